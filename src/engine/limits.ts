@@ -1,0 +1,58 @@
+/**
+ * Every bound of the engine and of what a client may send it, each with its reason. Nothing in the server grows without one
+ * of these. Those that a user may want to move are in `EngineLimits` and come from the configuration.
+ */
+
+/** Redis's number of databases; `SELECT 0`..`SELECT 15`. */
+export const DATABASE_COUNT = 16;
+
+/** Long enough for a UUID, a host name and a path; short enough that an id is never the bulk of a lease's memory. */
+export const LEASE_ID_BYTES_MAX = 256;
+
+/** The shortest TTL that can be asked for. */
+export const TTL_MS_MIN = 1;
+
+/** Number.MAX_SAFE_INTEGER: beyond it milliseconds lose precision. About 285,000 years. */
+export const TTL_MS_MAX = 9_007_199_254_740_991;
+
+/** A label is for people to read. */
+export const LABEL_BYTES_MAX = 1024;
+
+/** A request nonce is a UUID or a hash. */
+export const REQUEST_NONCE_BYTES_MAX = 256;
+
+/** Keys are names. etcd takes 1.5 MiB per request in all; Redis 512 MB, which no lock needs. */
+export const KEY_BYTES_MAX = 65_536;
+
+/** Values say who holds a lock; a megabyte is etcd's envelope too. */
+export const VALUE_BYTES_MAX = 1_048_576;
+
+/** Keys named in one GRANT, DETACH, EXISTS or DEL: they share one turn. */
+export const KEYS_PER_COMMAND_MAX = 10_000;
+
+/** COUNT of SCAN and LEASE.SCAN: the work of one turn. */
+export const SCAN_COUNT_MAX = 10_000;
+
+/** Expiries handed to one command: a batch of rows and a slice of a turn (about 1 ms). */
+export const EXPIRIES_PER_TURN_MAX = 500;
+
+/** Ended leases that LEASE.INFO still tells about. Memory only. */
+export const ENDED_LEASES_REMEMBERED_MAX = 10_000;
+
+export interface EngineLimits {
+  /** Leases in all. V8's Map ends at 16.7 million entries; 10 million leave room and are about 3 GB. */
+  readonly leasesMax: number;
+  /** Keys of one lease: a revoke deletes them all in one batch. */
+  readonly keysPerLeaseMax: number;
+  /** Keys in all, for the same reason as leases. */
+  readonly keysMax: number;
+  /** Bound of the clocks' rate error: every deadline is padded by this share of its TTL, in thousandths. 2 = 0.2 %. */
+  readonly clockErrorPerMille: number;
+}
+
+export const DEFAULT_ENGINE_LIMITS: EngineLimits = {
+  leasesMax: 10_000_000,
+  keysPerLeaseMax: 100_000,
+  keysMax: 10_000_000,
+  clockErrorPerMille: 2,
+};

@@ -1,0 +1,100 @@
+import type { ByteString } from "./reply.js";
+
+/**
+ * What may happen to durable state. `decide` computes ops and changes nothing; `replay` is the only code that applies them,
+ * on the live path and at recovery alike; `durability/schema.ts` turns each into rows.
+ *
+ * Invariants:
+ *  - an op says what is to be, never how far to move: replaying one twice gives the same state
+ *  - no op holds a deadline or any other monotonic clock value; those mean nothing to the next process or node
+ *  - the ops of one command share one revision, are replayed in one turn and lie in one batch
+ *
+ * To add an op: add it here, in `replay.ts`, in `durability/schema.ts` (with golden bytes), and in `events.ts` if clients
+ * hear of it. The switches are exhaustive, so the compiler names the places.
+ */
+
+/** The durable revision counter: one step per command that changed something. Strictly increasing for ever. */
+export type Revision = number;
+
+/** A fencing token: the revision at which its holder got the key. */
+export type Token = number;
+
+/** Why a lease came to its end. `forced`: somebody other than its owner ended it (FLUSHALL). */
+export type LeaseEndReason = "expired" | "revoked" | "forced";
+
+/** Why a key left its lease. `lease`: it went with the lease. `taken`: another lease or a plain SET took it by force. */
+export type KeyEndReason = "detached" | "deleted" | "taken" | "lease";
+
+/** A lease is granted, or its durable TTL is made longer (then with the token it has). */
+export interface LeasePutOp {
+  readonly kind: "lease-put";
+  readonly id: ByteString;
+  /** The durable upper bound of every promise made for this lease, in milliseconds. */
+  readonly ttlMs: number;
+  readonly token: Token;
+  readonly label: ByteString | null;
+  /** The REQUEST nonce of the grant and what its first reply said, so that a retry gets the same reply. */
+  readonly request: LeaseRequest | null;
+  /** Wall-clock milliseconds of the grant: for people to read, never compared with anything. */
+  readonly grantedAtUnixMs: number;
+  /** Client name and address of whoever granted it: for people to read. */
+  readonly owner: ByteString;
+}
+
+export interface LeaseRequest {
+  readonly nonce: ByteString;
+  /** True when the server chose the id: then the nonce alone finds the lease again. */
+  readonly idChosenByServer: boolean;
+  /** The TTL that the first reply named, in milliseconds. */
+  readonly ttlMs: number;
+}
+
+/** A lease ends, and all of its keys with it. The keys are named, so that the store needs no read to delete them. */
+export interface LeaseEndOp {
+  readonly kind: "lease-end";
+  readonly id: ByteString;
+  readonly reason: LeaseEndReason;
+  /** How long after its deadline an expiry was decided, in whole milliseconds; 0 for the other reasons. */
+  readonly lateMs: number;
+  /** Client name and address of whoever ended it; empty for an expiry. */
+  readonly by: ByteString;
+  readonly keys: readonly KeyName[];
+}
+
+export interface KeyName {
+  readonly databaseIndex: number;
+  readonly key: ByteString;
+}
+
+/** A key is attached to a lease, or its value changes under the same token. */
+export interface KeyPutOp {
+  readonly kind: "key-put";
+  readonly databaseIndex: number;
+  readonly key: ByteString;
+  readonly leaseId: ByteString;
+  readonly value: ByteString;
+  readonly token: Token;
+}
+
+/** A key leaves the lease that holds it. */
+export interface KeyEndOp {
+  readonly kind: "key-end";
+  readonly databaseIndex: number;
+  readonly key: ByteString;
+  readonly leaseId: ByteString;
+  readonly reason: KeyEndReason;
+}
+
+/** All keys of one database go; the leases stay. */
+export interface FlushDatabaseOp {
+  readonly kind: "flush-database";
+  readonly databaseIndex: number;
+}
+
+/** All keys of all databases and all leases go. The revision goes on counting. */
+export interface FlushAllOp {
+  readonly kind: "flush-all";
+  readonly by: ByteString;
+}
+
+export type Op = LeasePutOp | LeaseEndOp | KeyPutOp | KeyEndOp | FlushDatabaseOp | FlushAllOp;

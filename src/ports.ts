@@ -1,0 +1,112 @@
+import type { Origin } from "./engine/command.js";
+import type { ByteString, Reply } from "./engine/reply.js";
+
+/**
+ * What the loop may ask of the world. The real forms are in `system.ts`; tests and the simulation bring their own. Nothing
+ * in the server reads a clock, sets a timer, draws a random number or logs but through one of these.
+ */
+
+export interface Clock {
+  /**
+   * Monotonic milliseconds, fractions allowed; the origin means nothing and differs between processes. Never steps back.
+   * This is CLOCK_MONOTONIC: it does not count time in which the machine was suspended.
+   */
+  monotonicMs(): number;
+  /** Wall clock in milliseconds since 1970: for people to read only, no rule may compare it with anything. */
+  unixMs(): number;
+}
+
+export interface Timer {
+  cancel(): void;
+}
+
+export interface Scheduler {
+  /** Runs `callback` once, `delayMs` from now at the earliest. Any delay is legal; long ones are cut and armed again. */
+  after(delayMs: number, callback: () => void): Timer;
+  /** Runs `callback` once when the input that is ready now has been handled: the end of a loop turn (`setImmediate`). */
+  soon(callback: () => void): void;
+}
+
+export interface Ids {
+  /** A name never used before: 96 random bits as text (lower-case letters and digits). */
+  incarnation(): ByteString;
+  /** 0 <= fraction < 1. */
+  fraction(): number;
+}
+
+export type LogLevel = "debug" | "info" | "warn" | "error";
+
+export interface Log {
+  /** One line. `fields` are appended as `name=value`; units last in names. */
+  write(level: LogLevel, message: string, fields?: Readonly<Record<string, string | number | boolean>>): void;
+}
+
+/**
+ * Named places before and after each durability step that can be made to fail: by the simulation from a seed, in end-to-end
+ * tests by LEASEHOLD_FAULTS in the environment. Nothing in production.
+ */
+export interface Fault {
+  /** May end the process, block, or throw, as the test asked; does nothing otherwise. */
+  point(name: FaultPoint): void;
+}
+
+export type FaultPoint =
+  | "commit:before-write"
+  | "commit:after-write"
+  | "commit:before-release"
+  | "release:after-reply"
+  | "witness:before-rename"
+  | "witness:after-rename"
+  | "load:page"
+  | "open:after-lock"
+  | "close:before-sync";
+
+/**
+ * One client connection as the loop sees it. The loop hands later answers back through it; it never touches the socket.
+ */
+export interface Session {
+  /** Where this session's commands come from; the same object for the session's whole life. */
+  readonly origin: Origin;
+  /**
+   * The answer of a submit that had to wait. `ticket` is the number that the submit named. Tickets may be answered in any
+   * order; the session keeps its replies in the order of its requests.
+   */
+  deliver(ticket: number, reply: Reply): void;
+  /** Ends the connection without an answer: its outcome is unknown, or this node lost the role. */
+  close(reason: string): void;
+}
+
+/** What a submit answers when the reply comes later through `Session.deliver`, under the ticket of the submit. */
+export const PARKED = Symbol("parked");
+
+/** What a submit answers when the open batch is full: nothing was done; submit again when `onRoom` calls. */
+export const SATURATED = Symbol("saturated");
+
+/** What INFO, ROLE and the logs tell about this node. All counters since start. */
+export interface NodeReport {
+  readonly role: RoleName;
+  /** Rises with every take-over of the primary role. */
+  readonly epoch: number;
+  /** Share of the load done, 0..1, while `role` is `loading`. */
+  readonly loadedFraction: number;
+  readonly revision: number;
+  readonly durableRevision: number;
+  readonly leases: number;
+  /** Keys per database, by index. */
+  readonly keysByDatabase: readonly number[];
+  readonly leasesExpired: number;
+  readonly leasesRevoked: number;
+  readonly leasesGranted: number;
+  readonly keepAlives: number;
+  /** The largest lateness of an expiry so far, in milliseconds. */
+  readonly expiryLateMsMax: number;
+  readonly batchesCommitted: number;
+  readonly bytesCommitted: number;
+  /** The duration of the newest batch from hand-over to durable, in milliseconds. */
+  readonly lastCommitMs: number;
+  readonly batchOpenBytes: number;
+  readonly repliesParked: number;
+  readonly storeName: string;
+}
+
+export type RoleName = "standby" | "loading" | "primary" | "fenced" | "stopped";
