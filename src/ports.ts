@@ -87,8 +87,8 @@ export interface NodeReport {
   readonly role: RoleName;
   /** Rises with every take-over of the primary role. */
   readonly epoch: number;
-  /** Share of the load done, 0..1, while `role` is `loading`. */
-  readonly loadedFraction: number;
+  /** Rows read by the load that this tenure began with: moves while `role` is `loading`. */
+  readonly rowsLoaded: number;
   readonly revision: number;
   readonly durableRevision: number;
   readonly leases: number;
