@@ -198,6 +198,8 @@ export interface ServerHandle {
 export interface CommandObserver {
   /** Before each command, when `watchesAll`. */
   readonly watchesAll: boolean;
+  /** Every command is treated as `timed`: SLOWLOG or LATENCY was asked for durations below a millisecond. */
+  readonly timesAll: boolean;
   beforeCommand(spec: CommandSpec, argv: readonly ByteString[], connection: ClientConnection): void;
   /** After a command with `timed`, or one that made its turn longer than 1 ms. */
   afterTimedCommand(
