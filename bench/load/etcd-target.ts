@@ -1,0 +1,150 @@
+import { credentials, Client, type ChannelOptions } from "@grpc/grpc-js";
+
+import { chooseId, type EtcdSpec, type LoadConnection, type OnReply } from "./target.js";
+
+/**
+ * etcd's lease calls over gRPC, as far as a load generator needs them: LeaseGrant, one call each, and LeaseKeepAlive, one
+ * stream per connection as etcd's own clients hold it.
+ *
+ * Its messages here are of whole numbers only, so they are written by hand: a protobuf field of that type is a tag
+ * (field number * 8) and the number in groups of seven bits, lowest first, the high bit telling that more follow. What we read back:
+ *
+ *   grant:       request  TTL = 1, ID = 2      reply  ID = 2, TTL = 3
+ *   keep-alive:  request  ID = 1               reply  ID = 2, TTL = 3 (0: no such lease)
+ */
+
+const GRANT_PATH = "/etcdserverpb.Lease/LeaseGrant";
+const KEEP_ALIVE_PATH = "/etcdserverpb.Lease/LeaseKeepAlive";
+const CALL_DEADLINE_MS = 30_000;
+
+/** Connections of their own, as many clients on many machines would have, rather than one shared by all. */
+const CHANNEL_OPTIONS: ChannelOptions = { "grpc.use_local_subchannel_pool": 1 };
+
+export async function openEtcdConnection(
+  spec: EtcdSpec,
+  onReply: OnReply,
+  onLost: (reason: string) => void,
+): Promise<LoadConnection> {
+  const client = new Client(`127.0.0.1:${spec.port}`, credentials.createInsecure(), CHANNEL_OPTIONS);
+  await new Promise<void>((resolve, reject) => {
+    client.waitForReady(Date.now() + 10_000, (error) => (error ? reject(error) : resolve()));
+  });
+  return spec.operation === "grant"
+    ? granter(client, spec, onReply, onLost)
+    : keepAliver(client, spec, onReply, onLost);
+}
+
+function granter(client: Client, spec: EtcdSpec, onReply: OnReply, onLost: (reason: string) => void): LoadConnection {
+  return {
+    send(sequence) {
+      // etcd takes 0 for "choose an id"; ours start at 1.
+      const request = encodeFields([
+        [1, spec.ttlS],
+        [2, chooseId(spec.ids, sequence) + 1],
+      ]);
+      client.makeUnaryRequest(
+        GRANT_PATH,
+        sameBytes,
+        decodeReply,
+        request,
+        { deadline: Date.now() + CALL_DEADLINE_MS },
+        (error, reply) => onReply(sequence, error ? error.message : reply && reply.ttlS > 0 ? null : "no TTL granted"),
+      );
+    },
+    flush() {},
+    close() {
+      client.close();
+      onLost("closed");
+    },
+  };
+}
+
+function keepAliver(
+  client: Client,
+  spec: EtcdSpec,
+  onReply: OnReply,
+  onLost: (reason: string) => void,
+): LoadConnection {
+  const stream = client.makeBidiStreamRequest(KEEP_ALIVE_PATH, sameBytes, decodeReply);
+  // One stream is answered in the order of its requests.
+  const underWay: number[] = [];
+  stream.on("data", (reply: LeaseReply) => {
+    const sequence = underWay.shift();
+    if (sequence !== undefined) onReply(sequence, reply.ttlS > 0 ? null : `lease ${reply.id} is gone`);
+  });
+  let reason = "ended by etcd";
+  stream.on("error", (error: Error) => {
+    reason = error.message;
+  });
+  stream.on("close", () => onLost(reason));
+  return {
+    send(sequence) {
+      underWay.push(sequence);
+      stream.write(encodeFields([[1, chooseId(spec.ids, sequence) + 1]]));
+    },
+    flush() {},
+    close() {
+      stream.cancel();
+      client.close();
+    },
+  };
+}
+
+interface LeaseReply {
+  readonly id: number;
+  readonly ttlS: number;
+}
+
+function sameBytes(bytes: Buffer): Buffer {
+  return bytes;
+}
+
+/** `[field number, value]`; values are whole numbers from 0 to 2^53. */
+export function encodeFields(fields: readonly (readonly [number, number])[]): Buffer {
+  const bytes: number[] = [];
+  for (const [field, value] of fields) {
+    if (value === 0) continue;
+    bytes.push(field * 8);
+    let rest = value;
+    while (rest >= 128) {
+      bytes.push((rest % 128) + 128);
+      rest = Math.floor(rest / 128);
+    }
+    bytes.push(rest);
+  }
+  return Buffer.from(bytes);
+}
+
+/** Reads the numbers of fields 2 and 3; skips everything else. */
+export function decodeReply(bytes: Buffer): LeaseReply {
+  let at = 0;
+  const number = (): number => {
+    let value = 0;
+    let scale = 1;
+    for (;;) {
+      const byte = bytes[at++];
+      if (byte === undefined) throw new Error("a protobuf message ends inside a number");
+      value += (byte & 127) * scale;
+      if (byte < 128) return value;
+      scale *= 128;
+    }
+  };
+  const reply = { id: 0, ttlS: 0 };
+  while (at < bytes.length) {
+    const tag = number();
+    const field = Math.floor(tag / 8);
+    const wireType = tag % 8;
+    if (wireType === 0) {
+      const value = number();
+      if (field === 2) reply.id = value;
+      if (field === 3) reply.ttlS = value;
+    } else if (wireType === 2) {
+      // `at` must be read after the length was.
+      const length = number();
+      at += length;
+    } else {
+      throw new Error(`unexpected protobuf wire type ${wireType}`);
+    }
+  }
+  return reply;
+}

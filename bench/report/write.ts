@@ -1,0 +1,92 @@
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+
+import { aimsOf } from "./aims.js";
+import { plotsOf } from "./plots.js";
+import type { Results } from "./results.js";
+import { aimsTable, cellsTable, figuresTable, markdown } from "./tables.js";
+
+/** Puts a run into a directory: results.json, results.md and the plots. All but the first can be made again from it. */
+
+/** Between these lines of bench/README.md stands what `--readme` writes. */
+const BEGIN = "<!-- results: begin (written by --readme) -->";
+const END = "<!-- results: end -->";
+
+export function writeReport(directory: string, results: Results): void {
+  mkdirSync(directory, { recursive: true });
+  const aims = aimsOf(results);
+  writeFileSync(join(directory, "results.json"), `${JSON.stringify(results, finiteOrNull, 1)}\n`);
+  const plots = plotsOf(results, aims);
+  for (const [name, svg] of plots) writeFileSync(join(directory, name), svg);
+  writeFileSync(join(directory, "results.md"), page(results, [...plots.keys()]));
+}
+
+export function readResults(path: string): Results {
+  const results = JSON.parse(readFileSync(path, "utf8")) as Results;
+  if (results.format !== 1) throw new Error(`${path} is of a format that this benchmark does not read`);
+  return results;
+}
+
+/** Replaces the run shown in bench/README.md. `resultsPath` is relative to it. */
+export function includeInReadme(readmePath: string, results: Results, resultsPath: string): void {
+  if (!existsSync(readmePath)) throw new Error(`${readmePath} is missing`);
+  const readme = readFileSync(readmePath, "utf8");
+  const [begin, end] = [readme.indexOf(BEGIN), readme.indexOf(END)];
+  if (begin < 0 || end < begin) throw new Error(`${readmePath} has no place for results`);
+  const text = [
+    BEGIN,
+    "",
+    machineLine(results),
+    `All figures: [results.md](${resultsPath}/results.md), [results.json](${resultsPath}/results.json).`,
+    "",
+    `![How far each aim was reached](${resultsPath}/aims.svg)`,
+    "",
+    markdown(aimsTable(aimsOf(results))),
+    "",
+  ].join("\n");
+  writeFileSync(readmePath, readme.slice(0, begin) + text + readme.slice(end));
+}
+
+function page(results: Results, plots: readonly string[]): string {
+  const notes = results.notes.map((note) => `* ${note}`);
+  return [
+    `# Benchmark of ${results.startedAt.slice(0, 16).replace("T", " ")} UTC`,
+    "",
+    machineLine(results),
+    ...(results.quick ? ["", "A `--quick` run: small sets, few rounds. Not for quoting."] : []),
+    ...(notes.length > 0 ? ["", ...notes] : []),
+    "",
+    "## Aims",
+    "",
+    "Ratios are medians over rounds, lowest and highest round in parentheses.",
+    "",
+    markdown(aimsTable(aimsOf(results))),
+    "",
+    "## Comparisons",
+    "",
+    "Medians over rounds. CPU is the server process's, all threads; `main thread` is its first thread alone; `load` is the generator's.",
+    "",
+    markdown(cellsTable(results.cells)),
+    "",
+    "## Single figures",
+    "",
+    markdown(figuresTable(results.figures)),
+    "",
+    "## Plots",
+    "",
+    ...plots.map((name) => `![${name}](${name})\n`),
+  ].join("\n");
+}
+
+function machineLine({ machine, commit, rounds, roundMs, durationS }: Results): string {
+  const systems = [`Node ${machine.node}`, machine.redis, ...(machine.etcd === null ? [] : [machine.etcd])].join("; ");
+  return (
+    `Commit ${commit}; ${machine.cores} cores of ${machine.cpu}, ${machine.memoryGiB} GiB, Linux ${machine.kernel}, data on ${machine.disk}; ` +
+    `${systems}. ${rounds} rounds of ${roundMs / 1000} s, ${Math.round(durationS / 60)} minutes in all.`
+  );
+}
+
+/** JSON knows no NaN; a missing figure is null. */
+function finiteOrNull(_key: string, value: unknown): unknown {
+  return typeof value === "number" && !Number.isFinite(value) ? null : value;
+}
