@@ -1,9 +1,12 @@
-import type { Op } from "./op.js";
+import { unreachable } from "./invariant.js";
+import type { LeaseEndOp, Op } from "./op.js";
 import type { ByteString } from "./reply.js";
 
 /**
  * What clients hear of a change, derived from the op alone, after the op is durable and visible. `resp/pubsub.ts` turns
  * these into channels; the engine knows no channel.
+ *
+ * FLUSHDB and FLUSHALL are one op that names nothing and are heard of by nobody, as in Redis.
  *
  * Invariant: one op gives the same events each time, each event once.
  */
@@ -21,21 +24,54 @@ export type EngineEvent =
       readonly event: "set" | "del" | "expired";
     };
 
+const NO_EVENTS: readonly EngineEvent[] = [];
+
 /** The events of one op, in the order in which they are to be published. */
 export function eventsOf(op: Op): readonly EngineEvent[] {
   switch (op.kind) {
     case "lease-put":
     case "flush-database":
     case "flush-all":
-      return [];
-    case "key-put":
-      return [
-        { kind: "lock", key: op.key, message: `acquired ${op.leaseId} ${op.token}` },
-        { kind: "keyspace", databaseIndex: op.databaseIndex, key: op.key, event: "set" },
-      ];
-    case "key-end":
-      return [{ kind: "keyspace", databaseIndex: op.databaseIndex, key: op.key, event: "del" }];
+      return NO_EVENTS;
+    case "key-put": {
+      const { databaseIndex, key } = op;
+      const set: EngineEvent = { kind: "keyspace", databaseIndex, key, event: "set" };
+      if (op.valueOnly === true) return [set];
+      return [{ kind: "lock", key, message: `acquired ${op.leaseId} ${op.token}` }, set];
+    }
+    case "key-end": {
+      const { databaseIndex, key } = op;
+      const released: EngineEvent = { kind: "lock", key, message: `released ${op.leaseId} ${op.token}` };
+      // A key that was taken goes on under its next holder; who watches the keyspace hears of that as `set`.
+      if (op.reason === "taken") return [released];
+      return [released, { kind: "keyspace", databaseIndex, key, event: "del" }];
+    }
     case "lease-end":
-      return [];
+      return eventsOfEnd(op);
+    default:
+      return unreachable(op);
+  }
+}
+
+function eventsOfEnd(op: LeaseEndOp): readonly EngineEvent[] {
+  const events: EngineEvent[] = [{ kind: "lease", id: op.id, message: endMessage(op) }];
+  const event = op.reason === "expired" ? "expired" : "del";
+  for (const { databaseIndex, key, token } of op.keys) {
+    events.push({ kind: "lock", key, message: `released ${op.id} ${token}` });
+    events.push({ kind: "keyspace", databaseIndex, key, event });
+  }
+  return events;
+}
+
+function endMessage(op: LeaseEndOp): ByteString {
+  switch (op.reason) {
+    case "expired":
+      return `expired late-ms=${op.lateMs}`;
+    case "revoked":
+      return `revoked by=${op.by}`;
+    case "forced":
+      return "forced";
+    default:
+      return unreachable(op.reason);
   }
 }

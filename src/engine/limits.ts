@@ -39,6 +39,16 @@ export const EXPIRIES_PER_TURN_MAX = 500;
 /** Ended leases that LEASE.INFO still tells about. Memory only. */
 export const ENDED_LEASES_REMEMBERED_MAX = 10_000;
 
+/** Rows of ended leases and keys freed per call: a slice of a turn (about 1 ms). */
+export const SWEPT_PER_CALL_MAX = 1_000;
+
+/**
+ * After a take-over a lease may live longer than its TTL by up to this share of it, and by no more than the maximum: leases that
+ * were granted at one moment then do not all fall due at one moment.
+ */
+export const SPREAD_TTL_FRACTION = 0.1;
+export const SPREAD_MS_MAX = 60_000;
+
 export interface EngineLimits {
   /** Leases in all. V8's Map ends at 16.7 million entries; 10 million leave room and are about 3 GB. */
   readonly leasesMax: number;

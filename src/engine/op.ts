@@ -58,12 +58,17 @@ export interface LeaseEndOp {
   readonly lateMs: number;
   /** Client name and address of whoever ended it; empty for an expiry. */
   readonly by: ByteString;
-  readonly keys: readonly KeyName[];
+  readonly keys: readonly HeldKey[];
 }
 
 export interface KeyName {
   readonly databaseIndex: number;
   readonly key: ByteString;
+}
+
+/** A key and the token under which its lease held it. */
+export interface HeldKey extends KeyName {
+  readonly token: Token;
 }
 
 /** A key is attached to a lease, or its value changes under the same token. */
@@ -74,6 +79,8 @@ export interface KeyPutOp {
   readonly leaseId: ByteString;
   readonly value: ByteString;
   readonly token: Token;
+  /** True when the lease held the key before, so that nobody acquires anything: only the value changes. */
+  readonly valueOnly?: true;
 }
 
 /** A key leaves the lease that holds it. */
@@ -82,6 +89,8 @@ export interface KeyEndOp {
   readonly databaseIndex: number;
   readonly key: ByteString;
   readonly leaseId: ByteString;
+  /** The token under which the lease held it. */
+  readonly token: Token;
   readonly reason: KeyEndReason;
 }
 

@@ -1,0 +1,152 @@
+import { Float64Column, Uint16Column } from "./columns.js";
+import type { LeaseRow, LeaseTable } from "./lease-table.js";
+import { SPREAD_MS_MAX, SPREAD_TTL_FRACTION } from "./limits.js";
+import { TimerWheel } from "./timer-wheel.js";
+
+/**
+ * What only the primary knows: when each lease ends. Never on disk, never sent.
+ *
+ *   deadline = now + ttl + padding          padding = ttl * clockErrorPerMille / 1000, rounded up
+ *
+ * The padding is there because a client whose clock is slower than ours still believes in its lease when ours says that the TTL
+ * is over; no answer shows it. Remaining times are rounded down, so an answer never promises more than is left.
+ *
+ * Invariants:
+ *  - a lease without a deadline (Infinity: loaded, not yet rebuilt) does not end
+ *  - a deadline is never moved back but by `start`: a shorter TTL that the client asked for
+ *  - the TTL here is at most the durable one
+ */
+
+/** Deadlines are kept in steps of 1/1024 ms, rounded up: then sums and differences of them are exact, for 250 years. */
+const STEPS_PER_MS = 1024;
+
+export class Deadlines {
+  readonly #deadlineMs = new Float64Column(Infinity);
+  /** The TTL that a keep-alive renews by: the durable one, or a shorter one that the client asked for. */
+  readonly #ttlMs = new Float64Column();
+  /** 1 while the lease lives on the grace of a take-over: nobody has renewed it since. */
+  readonly #onGrace = new Uint16Column();
+  readonly #wheel = new TimerWheel(this.#deadlineMs);
+  readonly #clockErrorPerMille: number;
+  readonly #leases: LeaseTable;
+  #rebuiltRows = 0;
+  #rebuildNowMs = 0;
+
+  constructor(leases: LeaseTable, clockErrorPerMille: number) {
+    this.#leases = leases;
+    this.#clockErrorPerMille = clockErrorPerMille;
+    for (const column of [this.#deadlineMs, this.#ttlMs, this.#onGrace, ...this.#wheel.columns]) {
+      leases.rows.follow(column);
+    }
+  }
+
+  /** The TTL that a keep-alive renews by, in milliseconds. */
+  ttlMs(row: LeaseRow): number {
+    return this.#ttlMs.get(row);
+  }
+
+  isOnGrace(row: LeaseRow): boolean {
+    return this.#onGrace.get(row) !== 0;
+  }
+
+  /** True from the deadline on: the lease is dead, whether or not the tick has come. */
+  isPast(row: LeaseRow, nowMs: number): boolean {
+    return this.#deadlineMs.get(row) <= nowMs;
+  }
+
+  /** How long ago the deadline was, in whole milliseconds. */
+  lateMs(row: LeaseRow, nowMs: number): number {
+    return Math.max(0, Math.floor(nowMs - this.#deadlineMs.get(row)));
+  }
+
+  /** What a client may be told is left, in whole milliseconds: without the padding, rounded down, never negative. */
+  remainingMs(row: LeaseRow, nowMs: number): number {
+    const ttlMs = this.#ttlMs.get(row);
+    const leftMs = this.#deadlineMs.get(row) - this.#paddingMs(ttlMs) - nowMs;
+    return Math.max(0, Math.floor(Math.min(ttlMs, leftMs)));
+  }
+
+  /** A lease begins, or begins anew with another TTL, from now. */
+  start(row: LeaseRow, ttlMs: number, nowMs: number): void {
+    this.#ttlMs.set(row, ttlMs);
+    this.renew(row, nowMs);
+    this.#wheel.arm(row, nowMs);
+  }
+
+  /** The keep-alive: the full TTL from now. A load, a sum and a store. */
+  renew(row: LeaseRow, nowMs: number): void {
+    this.#renewFor(row, this.#ttlMs.get(row), nowMs);
+  }
+
+  /** As `renew`, and at least `lifeMs` from now, which is at most the durable TTL. */
+  renewAtLeast(row: LeaseRow, lifeMs: number, nowMs: number): void {
+    this.#renewFor(row, Math.max(lifeMs, this.#ttlMs.get(row)), nowMs);
+  }
+
+  /** The lease has ended. */
+  cancel(row: LeaseRow): void {
+    this.#wheel.disarm(row);
+    this.#deadlineMs.set(row, Infinity);
+  }
+
+  /** All leases end at once; to be called before the table of leases is cleared. */
+  clear(): void {
+    this.#wheel.clear();
+  }
+
+  /** When `due` is to be called next, monotonic milliseconds; Infinity when nothing is armed. May lie in the past. */
+  nextDueMs(): number {
+    return this.#wheel.nextDueMs();
+  }
+
+  /** Leases past their deadline; see `TimerWheel.due`. */
+  due(nowMs: number, limit: number, rows: LeaseRow[]): void {
+    this.#wheel.due(nowMs, limit, rows);
+  }
+
+  /** Leases past their deadline, looked up without a change; see `TimerWheel.peek`. */
+  peekDue(nowMs: number, limit: number, rows: LeaseRow[]): void {
+    this.#wheel.peek(nowMs, limit, rows);
+  }
+
+  /** The role was taken: every lease of the table is to get its full TTL from `nowMs` on. */
+  beginRebuild(nowMs: number): void {
+    this.#rebuiltRows = 0;
+    this.#rebuildNowMs = nowMs;
+  }
+
+  /**
+   * Gives up to `limit` leases their deadline: the full TTL by this node's own clock, whatever was left of it elsewhere, and a
+   * little more, so that leases granted at one moment do not all fall due at one moment. Only ever later, never earlier.
+   * Returns true when all have one.
+   */
+  rebuildSome(limit: number): boolean {
+    const end = Math.min(this.#leases.rows.rowsEnd, this.#rebuiltRows + limit);
+    for (let row = this.#rebuiltRows; row < end; row += 1) {
+      if (!this.#leases.isLive(row)) continue;
+      const ttlMs = this.#leases.ttlMs.get(row);
+      this.start(row, ttlMs, this.#rebuildNowMs + spreadMs(row, ttlMs));
+      this.#onGrace.set(row, 1);
+    }
+    this.#rebuiltRows = end;
+    return end === this.#leases.rows.rowsEnd;
+  }
+
+  #renewFor(row: LeaseRow, lifeMs: number, nowMs: number): void {
+    const startMs = Math.ceil(nowMs * STEPS_PER_MS) / STEPS_PER_MS;
+    this.#deadlineMs.set(row, startMs + lifeMs + this.#paddingMs(lifeMs));
+    if (this.#onGrace.get(row) !== 0) this.#onGrace.set(row, 0);
+  }
+
+  #paddingMs(ttlMs: number): number {
+    return Math.ceil((ttlMs * this.#clockErrorPerMille) / 1000);
+  }
+}
+
+/** Multiples of the golden ratio, modulo one, fill the interval evenly however many there are. */
+const GOLDEN_FRACTION = 0.618_033_988_749_894_9;
+
+/** The delay of one lease within the spread that its TTL allows, in milliseconds. */
+function spreadMs(row: LeaseRow, ttlMs: number): number {
+  return ((row * GOLDEN_FRACTION) % 1) * Math.min(ttlMs * SPREAD_TTL_FRACTION, SPREAD_MS_MAX);
+}

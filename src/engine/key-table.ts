@@ -1,0 +1,174 @@
+import { Float64Column, Int32Column, ReferenceColumn, RowAllocator, SparseInt32Column } from "./columns.js";
+import { NO_LEASE, type LeaseRow } from "./lease-table.js";
+import { NameIndex } from "./name-index.js";
+import type { Revision, Token } from "./op.js";
+import type { ByteString } from "./reply.js";
+
+/**
+ * The keys of one database, one row each. Only `state.ts` writes here.
+ *
+ * The keys of a lease are a ring through `#next` and `#previous`, one ring per lease and database: attaching, detaching and
+ * taking a key over cost the same however many keys the lease holds, and a key costs no container of its own. A flush drops the
+ * whole table, rings included.
+ *
+ * A row is held, ended or free. An ended row (holder NO_LEASE) stays under its name until its end is durable and remembers
+ * when the key vanished; a new put of the same name takes it up again. A key whose lease has ended still names that lease as its
+ * holder: whoever looks at a key has to ask whether its holder is alive.
+ *
+ * Locks with several holders and plain keys without a lease enter here: the holder of a row is the one place that says
+ * who holds a key.
+ *
+ * Invariants:
+ *  - a row is in exactly one ring, its holder's, or in none when it has no holder
+ *  - `liveCount` counts the keys of live leases, at once when a lease ends, whatever is still to be swept
+ */
+
+/** The row number of a key in its database's table. */
+export type KeyRow = number;
+
+/** No key. */
+export const NO_KEY: KeyRow = -1;
+
+export class KeyTable {
+  readonly #names = new ReferenceColumn<ByteString>();
+  readonly #values = new ReferenceColumn<ByteString>();
+  readonly #holders = new Int32Column(NO_LEASE);
+  readonly #next = new Int32Column();
+  readonly #previous = new Int32Column();
+  readonly token = new Float64Column();
+  /** The revision of the newest change of the key, its end included. */
+  readonly changedAt = new Float64Column();
+
+  readonly rows = new RowAllocator([
+    this.#names,
+    this.#values,
+    this.#holders,
+    this.#next,
+    this.#previous,
+    this.token,
+    this.changedAt,
+  ]);
+
+  readonly #byName = new NameIndex();
+  /** By lease: one more than the row of the newest key of its ring, 0 without a ring. */
+  readonly #ringEnds = new SparseInt32Column();
+  readonly #ringSizes = new SparseInt32Column();
+
+  /** Keys of live leases. */
+  liveCount = 0;
+  /** The newest change of any key of this database. */
+  anyChangedAt: Revision;
+  /** The flush that this table began with: a name that is in no row may have vanished then. */
+  readonly flushedAt: Revision;
+
+  constructor(flushedAt: Revision) {
+    this.flushedAt = flushedAt;
+    this.anyChangedAt = flushedAt;
+  }
+
+  /** The row of a name, held or ended; NO_KEY when there is none. */
+  find(name: ByteString): KeyRow {
+    return this.#byName.get(name);
+  }
+
+  name(row: KeyRow): ByteString {
+    return this.#names.get(row) ?? "";
+  }
+
+  value(row: KeyRow): ByteString {
+    return this.#values.get(row) ?? "";
+  }
+
+  /** The lease that holds the key, alive or not; NO_LEASE for a row that is ended or free. */
+  holder(row: KeyRow): LeaseRow {
+    return this.#holders.get(row);
+  }
+
+  /** True for a free row: no key lies here, not even an ended one. */
+  isFree(row: KeyRow): boolean {
+    return this.#names.get(row) === null;
+  }
+
+  countOf(lease: LeaseRow): number {
+    return this.#ringSizes.get(lease);
+  }
+
+  /** The oldest key of a lease, NO_KEY when it holds none here. */
+  firstOf(lease: LeaseRow): KeyRow {
+    const end = this.#ringEnds.get(lease);
+    return end === 0 ? NO_KEY : this.#next.get(end - 1);
+  }
+
+  /** The key of the same lease that was attached after this one; after the newest comes the oldest. */
+  nextOf(row: KeyRow): KeyRow {
+    return this.#next.get(row);
+  }
+
+  /** The row that a name has or gets. A new row is ended. */
+  rowFor(name: ByteString): KeyRow {
+    const found = this.#byName.get(name);
+    if (found >= 0) return found;
+    const row = this.rows.take();
+    this.#names.set(row, name);
+    this.#holders.set(row, NO_LEASE);
+    this.#byName.set(name, row);
+    return row;
+  }
+
+  write(row: KeyRow, value: ByteString, token: Token, revision: Revision): void {
+    this.#values.set(row, value);
+    this.token.set(row, token);
+    this.changedAt.set(row, revision);
+    this.anyChangedAt = revision;
+  }
+
+  /** Puts a row without a holder into the ring of a lease. */
+  link(row: KeyRow, lease: LeaseRow): void {
+    const end = this.#ringEnds.get(lease);
+    if (end === 0) {
+      this.#next.set(row, row);
+      this.#previous.set(row, row);
+    } else {
+      const newest = end - 1;
+      const oldest = this.#next.get(newest);
+      this.#next.set(newest, row);
+      this.#previous.set(row, newest);
+      this.#next.set(row, oldest);
+      this.#previous.set(oldest, row);
+    }
+    this.#ringEnds.set(lease, row + 1);
+    this.#ringSizes.set(lease, this.#ringSizes.get(lease) + 1);
+    this.#holders.set(row, lease);
+  }
+
+  /** Takes a row out of its holder's ring. */
+  unlink(row: KeyRow): void {
+    const lease = this.#holders.get(row);
+    const next = this.#next.get(row);
+    const previous = this.#previous.get(row);
+    if (next === row) {
+      this.#ringEnds.set(lease, 0);
+    } else {
+      this.#next.set(previous, next);
+      this.#previous.set(next, previous);
+      if (this.#ringEnds.get(lease) === row + 1) this.#ringEnds.set(lease, previous + 1);
+    }
+    this.#ringSizes.set(lease, this.#ringSizes.get(lease) - 1);
+    this.#holders.set(row, NO_LEASE);
+  }
+
+  /** Marks an unlinked row as ended at `revision`. */
+  end(row: KeyRow, revision: Revision): void {
+    this.#values.set(row, null);
+    this.changedAt.set(row, revision);
+    this.anyChangedAt = revision;
+  }
+
+  /** Frees a row without a holder. */
+  sweep(row: KeyRow): void {
+    this.#byName.delete(this.name(row));
+    this.#names.set(row, null);
+    this.#values.set(row, null);
+    this.rows.free(row);
+  }
+}

@@ -1,0 +1,136 @@
+import type { Command } from "./command.js";
+import type { Draft } from "./draft.js";
+import { compileGlob } from "./glob.js";
+import { NO_KEY } from "./key-table.js";
+import type { LeaseRow } from "./lease-table.js";
+import { remainingIn } from "./lease.js";
+import { EXPIRIES_PER_TURN_MAX } from "./limits.js";
+import { OK, StatusReply, type ByteString, type Reply } from "./reply.js";
+import { scanRows } from "./scan.js";
+
+/**
+ * The rules of keys: Redis's commands on names, for keys that leases hold. Like `lease.ts`, each function answers one
+ * command and changes nothing. The string commands that write enter here.
+ */
+
+type CommandOf<K extends Command["kind"]> = Extract<Command, { kind: K }>;
+
+const TYPE_STRING = new StatusReply("string");
+const TYPE_NONE = new StatusReply("none");
+
+/** What TTL answers for a key that is not there. */
+const ABSENT = -2;
+
+export function getKey(draft: Draft, key: ByteString): Reply {
+  const row = draft.findKey(key);
+  return row === NO_KEY ? null : draft.keys.value(row);
+}
+
+/** A key named twice counts twice, as in Redis. */
+export function countExisting(draft: Draft, keys: readonly ByteString[]): Reply {
+  let count = 0;
+  for (const key of keys) {
+    if (draft.findKey(key) !== NO_KEY) count += 1;
+  }
+  return count;
+}
+
+export function deleteKeys(draft: Draft, keys: readonly ByteString[]): Reply {
+  let count = 0;
+  for (const key of keys) {
+    const row = draft.findKey(key);
+    if (row === NO_KEY) continue;
+    draft.endKey(row, "deleted");
+    count += 1;
+  }
+  return count;
+}
+
+export function keyType(draft: Draft, key: ByteString): Reply {
+  return draft.findKey(key) === NO_KEY ? TYPE_NONE : TYPE_STRING;
+}
+
+/** A key lives as long as the lease that holds it. */
+export function keyTtl(draft: Draft, command: CommandOf<"key-ttl">): Reply {
+  const row = draft.findKey(command.key);
+  if (row === NO_KEY) return ABSENT;
+  const lease = draft.keys.holder(row);
+  draft.see(draft.state.leases.changedAt.get(lease));
+  return remainingIn(draft, lease, command.unit);
+}
+
+// The whole database ------------------------------------------------------------------------------------------------
+
+export function listKeys(draft: Draft, pattern: ByteString): Reply {
+  const { keys } = draft;
+  seeAllKeys(draft);
+  const matches = pattern === "*" ? null : compileGlob(pattern);
+  const names: ByteString[] = [];
+  for (let end = keys.rows.skipUnused(keys.rows.rowsEnd); end > 0; end = keys.rows.skipUnused(end - 1)) {
+    const row = end - 1;
+    if (keys.isFree(row) || !draft.isListed(row)) continue;
+    const name = keys.name(row);
+    if (matches === null || matches(name)) names.push(name);
+  }
+  return names;
+}
+
+export function scanKeys(draft: Draft, command: CommandOf<"key-scan">): Reply {
+  const { keys } = draft;
+  seeAllKeys(draft);
+  const matches = command.match === null ? null : compileGlob(command.match);
+  const isWanted = command.type === null || command.type.toLowerCase() === TYPE_STRING.text;
+  const names: ByteString[] = [];
+  const cursor = scanRows(keys.rows, command.cursor, command.count, (row) => {
+    if (keys.isFree(row) || !draft.isHeld(row)) return false;
+    const name = keys.name(row);
+    if (isWanted && (matches === null || matches(name))) names.push(name);
+    return true;
+  });
+  return [String(cursor), names];
+}
+
+/** Exact but in an expiry storm: leases past their deadline beyond what one turn may end are still counted. */
+export function countKeys(draft: Draft): Reply {
+  seeAllKeys(draft);
+  const due: LeaseRow[] = [];
+  draft.deadlines.peekDue(draft.nowMs, EXPIRIES_PER_TURN_MAX, due);
+  let count = draft.keys.liveCount;
+  for (const row of due) {
+    if (!draft.isAlive(row)) count -= draft.keys.countOf(row);
+  }
+  return count;
+}
+
+/** Any key: from a row drawn at random, or else the nearest before it, then from the end. */
+export function randomKey(draft: Draft, fraction: number): Reply {
+  const { rows } = draft.keys;
+  seeAllKeys(draft);
+  const start = Math.floor(fraction * rows.rowsEnd) + 1;
+  return lastKeyBelow(draft, start, 0) ?? lastKeyBelow(draft, rows.rowsEnd, start);
+}
+
+/** The key in the last row of [start, end) that is one. */
+function lastKeyBelow(draft: Draft, end: number, start: number): ByteString | null {
+  const { keys } = draft;
+  for (let next = keys.rows.skipUnused(end); next > start; next = keys.rows.skipUnused(next - 1)) {
+    const row = next - 1;
+    if (!keys.isFree(row) && draft.isListed(row)) return keys.name(row);
+  }
+  return null;
+}
+
+export function flushDatabase(draft: Draft): Reply {
+  draft.add({ kind: "flush-database", databaseIndex: draft.databaseIndex });
+  return OK;
+}
+
+export function flushAll(draft: Draft): Reply {
+  draft.add({ kind: "flush-all", by: draft.owner });
+  return OK;
+}
+
+/** What is listed or counted reveals the newest change of any key here. */
+function seeAllKeys(draft: Draft): void {
+  draft.see(draft.keys.anyChangedAt);
+}
