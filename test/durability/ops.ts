@@ -88,7 +88,7 @@ const arbitraryOp: fc.Arbitrary<Op> = fc.oneof(
       reason: fc.constantFrom("expired" as const, "revoked" as const, "forced" as const),
       lateMs: fc.nat(),
       by: text,
-      keys: fc.array(fc.record({ databaseIndex, key }), { maxLength: 3 }),
+      keys: fc.array(fc.record({ databaseIndex, key, token: count }), { maxLength: 3 }),
     }),
   },
   {
@@ -98,6 +98,7 @@ const arbitraryOp: fc.Arbitrary<Op> = fc.oneof(
       databaseIndex,
       key,
       leaseId,
+      token: count,
       reason: fc.constantFrom("detached" as const, "deleted" as const, "taken" as const),
     }),
   },

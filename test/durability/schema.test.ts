@@ -43,8 +43,8 @@ describe("golden bytes: what is on disk stays readable", () => {
 
   test("lease-end", () => {
     const keys = [
-      { databaseIndex: 0, key: "k" },
-      { databaseIndex: 15, key: "" },
+      { databaseIndex: 0, key: "k", token: 1 },
+      { databaseIndex: 15, key: "", token: 1 },
     ];
     const op: Op = { kind: "lease-end", id: "job", reason: "revoked", lateMs: 0, by: "x", keys };
     expect(hexOf(op)).toMatchInlineSnapshot(
@@ -59,7 +59,7 @@ describe("golden bytes: what is on disk stays readable", () => {
   });
 
   test("key-end", () => {
-    const op: Op = { kind: "key-end", databaseIndex: 3, key: "lock", leaseId: "job", reason: "detached" };
+    const op: Op = { kind: "key-end", databaseIndex: 3, key: "lock", leaseId: "job", token: 1, reason: "detached" };
     expect(hexOf(op)).toMatchInlineSnapshot(`"020b000000000000006e2f03026a6f626c6f636b"`);
   });
 
