@@ -15,8 +15,28 @@ import type { ByteString } from "./reply.js";
 const CHARACTERS = 256;
 const BITS = 32;
 
-/** One element: the set of bytes that it matches, one entry per byte. */
+/** Which bytes an element matches: one entry per byte, 1 or 0. */
 type ByteSet = Uint8Array;
+
+/** One element of a pattern: a single byte, or a set of them. */
+type Element = number | ByteSet;
+
+export type Matcher = (name: ByteString) => boolean;
+
+/** Patterns that come again and again (PSUBSCRIBE with every message) are compiled once. */
+const COMPILED_MAX = 256;
+const compiled = new Map<ByteString, Matcher>();
+
+/** Whether a name matches a pattern as a whole. */
+export function globMatches(pattern: ByteString, name: ByteString): boolean {
+  let matches = compiled.get(pattern);
+  if (matches === undefined) {
+    if (compiled.size >= COMPILED_MAX) compiled.clear();
+    matches = compileGlob(pattern);
+    compiled.set(pattern, matches);
+  }
+  return matches(name);
+}
 
 const STAR = "*".charCodeAt(0);
 const QUESTION = "?".charCodeAt(0);
@@ -27,7 +47,7 @@ const DASH = "-".charCodeAt(0);
 const BACKSLASH = "\\".charCodeAt(0);
 
 /** Returns a function that tells whether a name matches the pattern as a whole. */
-export function compileGlob(pattern: ByteString): (name: ByteString) => boolean {
+export function compileGlob(pattern: ByteString): Matcher {
   const pieces = parse(pattern);
   const [head = []] = pieces;
   if (pieces.length === 1) return (name) => name.length === head.length && matchesAt(head, name, 0);
@@ -51,8 +71,8 @@ export function compileGlob(pattern: ByteString): (name: ByteString) => boolean 
 // Parsing -----------------------------------------------------------------------------------------------------------
 
 /** The pattern cut at its stars. */
-function parse(pattern: ByteString): readonly (readonly ByteSet[])[] {
-  let piece: ByteSet[] = [];
+function parse(pattern: ByteString): readonly (readonly Element[])[] {
+  let piece: Element[] = [];
   const pieces = [piece];
   let index = 0;
   while (index < pattern.length) {
@@ -70,9 +90,7 @@ function parse(pattern: ByteString): readonly (readonly ByteSet[])[] {
       piece.push(set);
     } else {
       if (code === BACKSLASH && index + 1 < pattern.length) index += 1;
-      const set = new Uint8Array(CHARACTERS);
-      set[pattern.charCodeAt(index)] = 1;
-      piece.push(set);
+      piece.push(pattern.charCodeAt(index));
       index += 1;
     }
   }
@@ -107,9 +125,11 @@ function parseClass(pattern: ByteString, start: number, set: ByteSet): number {
 
 // Matching ----------------------------------------------------------------------------------------------------------
 
-function matchesAt(piece: readonly ByteSet[], name: ByteString, start: number): boolean {
+function matchesAt(piece: readonly Element[], name: ByteString, start: number): boolean {
   for (let index = 0; index < piece.length; index += 1) {
-    if (piece[index]![name.charCodeAt(start + index)] === 0) return false;
+    const element = piece[index]!;
+    const code = name.charCodeAt(start + index);
+    if (typeof element === "number" ? element !== code : element[code] === 0) return false;
   }
   return true;
 }
@@ -117,13 +137,18 @@ function matchesAt(piece: readonly ByteSet[], name: ByteString, start: number): 
 type Finder = (name: ByteString, start: number, end: number) => number;
 
 /** Finds the leftmost place of a piece within name[start, end); returns the index behind it, -1 when there is none. */
-function finderOf(piece: readonly ByteSet[]): Finder {
+function finderOf(piece: readonly Element[]): Finder {
   const words = Math.ceil(piece.length / BITS);
   const masks = new Int32Array(CHARACTERS * words);
-  for (const [element, set] of piece.entries()) {
-    const word = Math.floor(element / BITS);
+  for (const [index, element] of piece.entries()) {
+    const word = Math.floor(index / BITS);
+    const bit = 1 << (index % BITS);
+    if (typeof element === "number") {
+      masks[element * words + word]! |= bit;
+      continue;
+    }
     for (let code = 0; code < CHARACTERS; code += 1) {
-      if (set[code] !== 0) masks[code * words + word]! |= 1 << (element % BITS);
+      if (element[code] !== 0) masks[code * words + word]! |= bit;
     }
   }
   const lastBit = 1 << ((piece.length - 1) % BITS);
