@@ -32,15 +32,9 @@ export async function runRedisBenchmark(job: RedisBenchmarkJob, msMax: number): 
   const requests = Math.max(1, Math.round(job.requests / perTurn)) * perTurn;
   const cpuBeforeMs = readEndedChildrenCpuMs();
   const startedMs = performance.now();
-  const child = startChild(
-    "redis-benchmark",
-    [
-      ...["-h", "127.0.0.1", "-p", `${job.port}`, "-c", `${job.connections}`, "-P", `${job.pipeline}`],
-      ...["-n", `${requests}`, "-r", `${job.idCount}`, "--csv", "--precision", "3"],
-      ...job.argv,
-    ],
-    { stdio: ["ignore", "pipe", "pipe"] },
-  );
+  const load = ["-p", `${job.port}`, "-c", `${job.connections}`, "-P", `${job.pipeline}`, "-n", `${requests}`];
+  const form = ["-h", "127.0.0.1", "-r", `${job.idCount}`, "--csv", "--precision", "3"];
+  const child = startChild("redis-benchmark", [...load, ...form, ...job.argv], { stdio: ["ignore", "pipe", "pipe"] });
   let output = "";
   let errors = "";
   child.stdout?.on("data", (bytes: Buffer) => (output += bytes.toString("latin1")));

@@ -88,14 +88,14 @@ function againstEtcd(cells: readonly Cell[]): Aim[] {
   const at = (operation: Cell["operation"], label: (cell: Cell) => string): Reached[] =>
     ratios(cells, "etcd", "etcd", "cpuUsPerOp", (cell) => cell.operation === operation, label).map(inverse);
   return [
+    aim("etcd's CPU per grant : that of GRANT", ">=", 5, "x", at("grant", byDepth)),
     aim(
-      "etcd's CPU per grant : that of GRANT",
+      "etcd's CPU per keep-alive : that of KEEPALIVE",
       ">=",
-      5,
+      4,
       "x",
-      at("grant", () => ""),
+      at("keep-alive", (cell) => `${byLeases(cell)}, ${byDepth(cell)}`),
     ),
-    aim("etcd's CPU per keep-alive : that of KEEPALIVE", ">=", 4, "x", at("keep-alive", byLeases)),
   ];
 }
 
@@ -189,6 +189,10 @@ function holds(value: number, comparison: Comparison, target: number): boolean {
     case "<":
       return value < target;
   }
+}
+
+function byDepth(cell: Cell): string {
+  return cell.pipeline === 1 ? "one by one" : `${cell.pipeline} at once`;
 }
 
 function byLeases(cell: Cell): string {

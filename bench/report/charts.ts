@@ -17,7 +17,7 @@ export function barChart(
 ): string {
   const left = 70;
   const barWidth = 34;
-  const groupWidth = Math.max(110, series.length * barWidth + 30);
+  const groupWidth = Math.max(150, series.length * barWidth + 30);
   const width = Math.max(560, left + groups.length * groupWidth + 20);
   const height = 380;
   const bottom = height - 60;
@@ -144,8 +144,8 @@ export interface AimBar {
 
 /** One bar per aim, as a share of it, on a logarithmic scale: right of the line the aim is reached. */
 export function aimChart(title: string, bars: readonly AimBar[]): string {
-  const [width, left, rowHeight] = [1060, 560, 22];
-  const right = width - 120;
+  const [width, left, rowHeight] = [1180, 560, 22];
+  const right = width - 220;
   const height = 70 + bars.length * rowHeight + 30;
   const drawing = new Drawing(width, height);
   drawing.text(20, 24, title, { size: 15, bold: true });
@@ -173,7 +173,7 @@ function legend(drawing: Drawing, left: number, y: number, labels: readonly stri
   for (const [which, label] of labels.entries()) {
     drawing.box(x, y - 10, 12, 12, colour(which));
     drawing.text(x + 17, y, label, { size: 12 });
-    x += 30 + label.length * 7;
+    x += 34 + label.length * 6.6;
   }
 }
 

@@ -41,7 +41,11 @@ export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, str
   );
   add("etcd-cpu", of("etcd"), (cells) =>
     bars("CPU time of the server per operation, against etcd", "us", cells, "cpuUsPerOp", (cell) =>
-      cell.leases === 0 ? cell.operation : `${cell.operation}, ${count(cell.leases, "lease")}`,
+      [
+        cell.operation,
+        ...(cell.leases === 0 ? [] : [count(cell.leases, "lease")]),
+        ...(cell.pipeline === 1 ? [] : [`${cell.pipeline} at once`]),
+      ].join(", "),
     ),
   );
   addPercentiles(plots, results.cells);

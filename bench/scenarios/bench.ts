@@ -144,14 +144,18 @@ export class Bench {
     );
   }
 
-  /** Latencies (and CPU time) under a generator of our own, each contender in its turn, `rounds` times. */
-  async compareByGenerator(shape: ComparisonShape, contenders: readonly GeneratorContender[]): Promise<void> {
+  /** Latencies (and CPU time) under a generator of our own, each contender in its turn. */
+  async compareByGenerator(
+    shape: ComparisonShape,
+    contenders: readonly GeneratorContender[],
+    roundsMax: number = this.options.rounds,
+  ): Promise<void> {
     const rounds = contenders.map((): Round[] => []);
     const latencies = contenders.map(() => new LatencyHistogram());
     const lags = contenders.map(() => new LatencyHistogram());
     let load: "open-loop" | "closed-loop" = "open-loop";
     let ratePerSecond: number | null = null;
-    for (let round = 0; round < this.options.rounds; round++) {
+    for (let round = 0; round < Math.min(roundsMax, this.options.rounds); round++) {
       for (const [index, contender] of contenders.entries()) {
         const job = contender.job(round);
         load = job.kind === "open" ? "open-loop" : "closed-loop";

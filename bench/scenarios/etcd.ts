@@ -5,13 +5,25 @@ import { leaseCounts } from "./keepalive.js";
 
 /**
  * Against etcd, by CPU time per operation: its gRPC client in Node is slower than etcd itself, so throughput would say more
- * about the client. Same generator, same number of connections, one request under way on each. Keep-alives go over one stream per connection, as
- * etcd's own clients do it; grants are grants without keys (in etcd a key would be a second request).
+ * about the client. Same generator, same shape of load. etcd, too, does several requests more cheaply at once than one by one,
+ * so there are two shapes: 50 connections with one request under way on each, and 8 connections with 32 (etcd's calls side by side in
+ * one HTTP/2 connection, Leasehold's in a pipeline). Keep-alives go over one stream per connection, as etcd's own clients do
+ * it; grants are grants without keys (in etcd a key would be a second request).
  */
 
-const CONNECTIONS = 50;
+interface Shape {
+  readonly connections: number;
+  readonly depth: number;
+}
+
+const ONE_BY_ONE: Shape = { connections: 50, depth: 1 };
+const MANY_AT_ONCE: Shape = { connections: 8, depth: 32 };
+
 const FIRST_ID = 20_000_000_000;
 const IDS_PER_ROUND = 10_000_000;
+/** The gRPC client needs some thousands of calls until it is compiled. */
+const WARMUP_MS = 2000;
+const ROUNDS_MAX = 3;
 
 export async function etcd(bench: Bench): Promise<void> {
   if (!bench.options.hasEtcd) {
@@ -24,46 +36,44 @@ export async function etcd(bench: Bench): Promise<void> {
         const seconds = await fill(server, leases);
         if (leases >= 10_000) bench.say(`  ${server.name} filled with ${leases} leases in ${seconds.toFixed(1)} s`);
       }
-      await keepAlives(bench, servers, leases);
+      await compare(bench, servers, ONE_BY_ONE, leases);
+      if (leases === 1000) await compare(bench, servers, MANY_AT_ONCE, leases);
     });
   }
-  await bench.withServers(["leasehold", "etcd"], async (servers) => grants(bench, servers));
+  await bench.withServers(["leasehold", "etcd"], async (servers) => {
+    await compare(bench, servers, ONE_BY_ONE, 0);
+    await compare(bench, servers, MANY_AT_ONCE, 0);
+  });
 }
 
-async function keepAlives(bench: Bench, servers: readonly ServerProcess[], leases: number): Promise<void> {
+/** `leases`: renew one of so many; 0: grant new ones. */
+async function compare(bench: Bench, servers: readonly ServerProcess[], shape: Shape, leases: number): Promise<void> {
+  const operation = leases === 0 ? "grant" : "keep-alive";
   await bench.compareByGenerator(
-    { scenario: "etcd", operation: "keep-alive", leases, connections: CONNECTIONS, pipeline: 1 },
+    { scenario: "etcd", operation, leases, connections: shape.connections, pipeline: shape.depth },
     servers.map((server) => ({
       server,
-      argv: server.name === "etcd" ? ["LeaseKeepAlive"] : ["LEASE.KEEPALIVE", "id"],
-      job: () => ({
-        kind: "closed",
-        target: keepAliveTarget(server, leases),
-        connections: CONNECTIONS,
-        depth: 1,
-        warmupMs: 500,
-        durationMs: bench.options.roundMs,
-        requestsMax: Number.MAX_SAFE_INTEGER,
-      }),
-    })),
-  );
-}
-
-async function grants(bench: Bench, servers: readonly ServerProcess[]): Promise<void> {
-  await bench.compareByGenerator(
-    { scenario: "etcd", operation: "grant", leases: 0, connections: CONNECTIONS, pipeline: 1 },
-    servers.map((server) => ({
-      server,
-      argv: server.name === "etcd" ? ["LeaseGrant"] : ["LEASE.GRANT", "id", "PX", "ms"],
+      argv: commandOf(server, operation),
       job: (round) => ({
         kind: "closed",
-        target: grantTarget(server, FIRST_ID + round * IDS_PER_ROUND, false),
-        connections: CONNECTIONS,
-        depth: 1,
-        warmupMs: 500,
+        target:
+          operation === "grant" ? grantTarget(server, firstId(shape, round), false) : keepAliveTarget(server, leases),
+        ...shape,
+        warmupMs: WARMUP_MS,
         durationMs: bench.options.roundMs,
         requestsMax: IDS_PER_ROUND,
       }),
     })),
+    ROUNDS_MAX,
   );
+}
+
+/** No two rounds of one server grant the same id. */
+function firstId(shape: Shape, round: number): number {
+  return FIRST_ID + (shape.depth * 1000 + round) * IDS_PER_ROUND;
+}
+
+function commandOf(server: ServerProcess, operation: "grant" | "keep-alive"): string[] {
+  if (server.name === "etcd") return [operation === "grant" ? "LeaseGrant" : "LeaseKeepAlive"];
+  return operation === "grant" ? ["LEASE.GRANT", "id", "PX", "ms"] : ["LEASE.KEEPALIVE", "id"];
 }

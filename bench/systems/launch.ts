@@ -62,11 +62,10 @@ function redisArguments(name: "redis-memory" | "redis-always", port: number, dir
 function etcdArguments(port: number, peerPort: number, directory: string): string[] {
   const clients = `http://127.0.0.1:${port}`;
   const peers = `http://127.0.0.1:${peerPort}`;
-  return [
-    ...["--name", "bench", "--data-dir", directory, "--logger", "zap", "--log-outputs", "stderr"],
-    ...["--listen-client-urls", clients, "--advertise-client-urls", clients],
-    ...["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", `bench=${peers}`],
-  ];
+  const self = ["--name", "bench", "--data-dir", directory, "--logger", "zap", "--log-outputs", "stderr"];
+  const listen = ["--listen-client-urls", clients, "--advertise-client-urls", clients];
+  const cluster = ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers];
+  return [...self, ...listen, ...cluster, "--initial-cluster", `bench=${peers}`];
 }
 
 /**
