@@ -38,6 +38,9 @@ export function globMatches(pattern: ByteString, name: ByteString): boolean {
   return matches(name);
 }
 
+/** What `?` matches. */
+const ANY: ByteSet = new Uint8Array(CHARACTERS).fill(1);
+
 const STAR = "*".charCodeAt(0);
 const QUESTION = "?".charCodeAt(0);
 const OPEN = "[".charCodeAt(0);
@@ -82,7 +85,7 @@ function parse(pattern: ByteString): readonly (readonly Element[])[] {
       pieces.push(piece);
       index += 1;
     } else if (code === QUESTION) {
-      piece.push(new Uint8Array(CHARACTERS).fill(1));
+      piece.push(ANY);
       index += 1;
     } else if (code === OPEN) {
       const set = new Uint8Array(CHARACTERS);

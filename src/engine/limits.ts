@@ -30,6 +30,9 @@ export const VALUE_BYTES_MAX = 1_048_576;
 /** Keys named in one GRANT, DETACH, EXISTS or DEL: they share one turn. */
 export const KEYS_PER_COMMAND_MAX = 10_000;
 
+/** Globs of KEYS, SCAN, PSUBSCRIBE and the like: a compiled one is dozens of times as large as its text. */
+export const PATTERN_BYTES_MAX = 1024;
+
 /** COUNT of SCAN and LEASE.SCAN: the work of one turn. */
 export const SCAN_COUNT_MAX = 10_000;
 

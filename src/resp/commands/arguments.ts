@@ -1,0 +1,180 @@
+import {
+  KEY_BYTES_MAX,
+  KEYS_PER_COMMAND_MAX,
+  LEASE_ID_BYTES_MAX,
+  PATTERN_BYTES_MAX,
+  SCAN_COUNT_MAX,
+  TTL_MS_MAX,
+  TTL_MS_MIN,
+} from "../../engine/limits.js";
+import {
+  empty,
+  INVALID_CURSOR,
+  NOT_AN_INTEGER,
+  SYNTAX_ERROR,
+  tooLong,
+  tooMany,
+  ttlInvalid,
+  wrongArity,
+} from "../../engine/errors.js";
+import { ErrorReply, type ByteString } from "../../engine/reply.js";
+
+/**
+ * The words, numbers and names that commands are made of, read from argv. Each function answers the value or the error that
+ * the client gets; none throws.
+ *
+ * Invariants:
+ *  - a number is read as Redis reads one (decimal digits, a leading minus; no plus, no leading zeros, no blanks), or not at all
+ *  - nothing here allocates on the way to a keep-alive
+ */
+
+/** The largest whole number of seconds that is a legal TTL. */
+export const TTL_SECONDS_MAX = Math.floor(TTL_MS_MAX / 1000);
+
+const ZERO = 0x30;
+const NINE = 0x39;
+const MINUS = 0x2d;
+
+/** True when `argument` is `word` in any letter case. `word` is in capitals. */
+export function isWord(argument: ByteString, word: string): boolean {
+  return argument === word || (argument.length === word.length && argument.toUpperCase() === word);
+}
+
+/** The whole number that `text` is, from -(2^53-1) to 2^53-1; null when it is anything else. */
+export function parseInteger(text: ByteString): number | null {
+  const negative = text.charCodeAt(0) === MINUS;
+  const first = negative ? 1 : 0;
+  const digits = text.length - first;
+  // 16 digits hold every safe integer, and are few enough that the sum below cannot overflow into infinity.
+  if (digits === 0 || digits > 16) return null;
+  if (text.charCodeAt(first) === ZERO) return text.length === 1 ? 0 : null;
+  let value = 0;
+  for (let index = first; index < text.length; index += 1) {
+    const code = text.charCodeAt(index);
+    if (code < ZERO || code > NINE) return null;
+    value = value * 10 + (code - ZERO);
+  }
+  if (value > Number.MAX_SAFE_INTEGER) return null;
+  return negative ? -value : value;
+}
+
+/** As `parseInteger`, with Redis's error for what is none or lies outside of `minimum`..`maximum`. */
+export function integerOr(
+  text: ByteString,
+  error: ErrorReply = NOT_AN_INTEGER,
+  minimum = Number.MIN_SAFE_INTEGER,
+  maximum = Number.MAX_SAFE_INTEGER,
+): number | ErrorReply {
+  const value = parseInteger(text);
+  return value === null || value < minimum || value > maximum ? error : value;
+}
+
+/**
+ * How many arguments the TTL at `argv[at]` takes: 2 with EX or PX in front, else 1.
+ */
+export function ttlWidth(argv: readonly ByteString[], at: number): 1 | 2 {
+  const first = argv[at] ?? "";
+  return isWord(first, "EX") || isWord(first, "PX") ? 2 : 1;
+}
+
+/**
+ * The TTL at `argv[at]` in milliseconds: `seconds`, `EX seconds` or `PX milliseconds`. Exact or refused: nothing is rounded,
+ * cut or guessed, and the error names the unit that was meant.
+ */
+export function parseTtlMs(argv: readonly ByteString[], at: number, commandName: string): number | ErrorReply {
+  const first = argv[at];
+  const inWords = ttlWidth(argv, at) === 2;
+  const given = inWords ? argv[at + 1] : first;
+  if (given === undefined || first === undefined) return wrongArity(commandName);
+  const value = parseInteger(given);
+  if (inWords && isWord(first, "PX")) {
+    return value === null || value < TTL_MS_MIN || value > TTL_MS_MAX
+      ? ttlInvalid(given, "milliseconds", TTL_MS_MAX)
+      : value;
+  }
+  return value === null || value < 1 || value > TTL_SECONDS_MAX
+    ? ttlInvalid(given, "seconds", TTL_SECONDS_MAX)
+    : value * 1000;
+}
+
+/** null when `id` can be a lease id, else the error. */
+export function leaseIdError(id: ByteString): ErrorReply | null {
+  if (id.length > LEASE_ID_BYTES_MAX) return tooLong("the lease id", id.length, LEASE_ID_BYTES_MAX);
+  if (id.length === 0) return empty("the lease id");
+  return null;
+}
+
+/** null when `key` can be a key, else the error. As in Redis, a key may be empty. */
+export function keyError(key: ByteString): ErrorReply | null {
+  return key.length > KEY_BYTES_MAX ? tooLong("the key", key.length, KEY_BYTES_MAX) : null;
+}
+
+/** null when `glob` may be compiled, else the error. */
+export function patternError(glob: ByteString): ErrorReply | null {
+  return glob.length > PATTERN_BYTES_MAX ? tooLong("the pattern", glob.length, PATTERN_BYTES_MAX) : null;
+}
+
+/** The arguments from `from` on as lease ids. */
+export function leaseIds(argv: readonly ByteString[], from: number): readonly ByteString[] | ErrorReply {
+  const count = argv.length - from;
+  if (count > KEYS_PER_COMMAND_MAX) return tooMany("leases", count, KEYS_PER_COMMAND_MAX);
+  const ids = argv.slice(from);
+  for (const id of ids) {
+    const error = leaseIdError(id);
+    if (error !== null) return error;
+  }
+  return ids;
+}
+
+/** The arguments from `from` on as keys. */
+export function keysFrom(argv: readonly ByteString[], from: number): readonly ByteString[] | ErrorReply {
+  const count = argv.length - from;
+  if (count > KEYS_PER_COMMAND_MAX) return tooMany("keys", count, KEYS_PER_COMMAND_MAX);
+  const keys = argv.slice(from);
+  for (const key of keys) {
+    const error = keyError(key);
+    if (error !== null) return error;
+  }
+  return keys;
+}
+
+/** What SCAN and LEASE.SCAN have in common. */
+export interface ScanArguments {
+  readonly cursor: number;
+  readonly match: ByteString | null;
+  /** 1..SCAN_COUNT_MAX: COUNT is a hint, so that a larger one is cut and not refused. */
+  readonly count: number;
+  readonly type: ByteString | null;
+}
+
+/** Redis's default of COUNT. */
+const SCAN_COUNT_DEFAULT = 10;
+
+/** `cursor [MATCH glob] [COUNT n] [TYPE t]` from `argv[1]` on; as in Redis the last of a repeated option counts. */
+export function parseScan(argv: readonly ByteString[], takesType: boolean): ScanArguments | ErrorReply {
+  const cursor = integerOr(argv[1] ?? "", INVALID_CURSOR, 0);
+  if (cursor instanceof ErrorReply) return cursor;
+  let match: ByteString | null = null;
+  let count = SCAN_COUNT_DEFAULT;
+  let type: ByteString | null = null;
+  for (let index = 2; index < argv.length; index += 2) {
+    const word = argv[index] ?? "";
+    const value = argv[index + 1];
+    if (value === undefined) return SYNTAX_ERROR;
+    if (isWord(word, "COUNT")) {
+      const wanted = parseInteger(value);
+      if (wanted === null) return NOT_AN_INTEGER;
+      if (wanted < 1) return SYNTAX_ERROR;
+      count = Math.min(wanted, SCAN_COUNT_MAX);
+    } else if (isWord(word, "MATCH")) {
+      const error = patternError(value);
+      if (error !== null) return error;
+      match = value;
+    } else if (takesType && isWord(word, "TYPE")) {
+      type = value;
+    } else {
+      return SYNTAX_ERROR;
+    }
+  }
+  return { cursor, match, count, type };
+}

@@ -1,0 +1,95 @@
+import type { Clock, Ids, Log } from "../ports.js";
+import type { Backend } from "./backend.js";
+import { Diagnostics } from "./diagnostics.js";
+import { PubSub } from "./pubsub.js";
+import type { RuntimeSettings } from "./server-settings.js";
+
+/**
+ * Everything that the commands may use, in one object that is made once at start and handed to `buildCommandTable`.
+ *
+ * `redisVersion` is what HELLO and INFO claim. Clients open or close features by it (BullMQ wants >= 5.0, test suites skip
+ * tests), so it has to be a version whose connection surface is the one spoken here: 7.2 brought CLIENT SETINFO, CLIENT
+ * NO-TOUCH and WAITAOF and has nothing of the later data commands (HEXPIRE of 7.4, vectors of 8). 7.2.4 is also what Valkey says in
+ * `redis_version` for the same reason, so every client in use knows how to live with it.
+ */
+export const REDIS_VERSION = "7.2.4";
+
+export interface ServerContext {
+  readonly backend: Backend;
+  readonly settings: RuntimeSettings;
+  readonly pubsub: PubSub;
+  readonly diagnostics: Diagnostics;
+  readonly clock: Clock;
+  readonly ids: Ids;
+  readonly log: Log;
+  readonly figures: ProcessFigures;
+  readonly identity: ServerIdentity;
+}
+
+export interface ServerIdentity {
+  /** Leasehold's own version. */
+  readonly version: string;
+  readonly redisVersion: string;
+  /** 40 hexadecimal digits, new with each process. */
+  readonly runId: string;
+  /** Monotonic milliseconds. */
+  readonly startedAtMs: number;
+}
+
+/** What only the operating system and the runtime know about this process. `process-figures.ts` is the real form. */
+export interface ProcessFigures {
+  readonly processId: number;
+  /** E.g. `Linux 6.1.0 x86_64`. */
+  readonly operatingSystem: string;
+  /** E.g. `v20.20.2`. */
+  readonly runtimeVersion: string;
+  readonly executablePath: string;
+  readonly systemMemoryBytes: number;
+  memory(): MemoryFigures;
+  cpu(): CpuFigures;
+}
+
+export interface MemoryFigures {
+  readonly residentBytes: number;
+  readonly residentPeakBytes: number;
+  readonly heapUsedBytes: number;
+  readonly heapTotalBytes: number;
+  /** Buffers and what native code holds for JavaScript objects. */
+  readonly externalBytes: number;
+}
+
+export interface CpuFigures {
+  readonly userMs: number;
+  readonly systemMs: number;
+}
+
+/** What the lead parts bring; the rest of the context is made here. */
+export interface ContextParts {
+  readonly backend: Backend;
+  readonly settings: RuntimeSettings;
+  readonly clock: Clock;
+  readonly ids: Ids;
+  readonly log: Log;
+  readonly figures: ProcessFigures;
+  readonly version: string;
+  readonly runId: string;
+}
+
+export function createServerContext(parts: ContextParts): ServerContext {
+  return {
+    backend: parts.backend,
+    settings: parts.settings,
+    pubsub: new PubSub(parts.settings),
+    diagnostics: new Diagnostics(parts.settings, parts.clock),
+    clock: parts.clock,
+    ids: parts.ids,
+    log: parts.log,
+    figures: parts.figures,
+    identity: {
+      version: parts.version,
+      redisVersion: REDIS_VERSION,
+      runId: parts.runId,
+      startedAtMs: parts.clock.monotonicMs(),
+    },
+  };
+}
