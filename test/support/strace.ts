@@ -75,6 +75,8 @@ export interface TraceOptions {
   readonly calls: readonly string[];
   /** strace's expressions for `-e inject=`, e.g. `fdatasync:error=EIO:when=1`. */
   readonly inject?: readonly string[];
+  /** Only calls on these files, injected faults too. */
+  readonly paths?: readonly string[];
 }
 
 export class Trace {
@@ -85,8 +87,9 @@ export class Trace {
   private constructor(pid: number, options: TraceOptions) {
     this.scratch = mkdtempSync(join(tmpdir(), "leasehold-trace-"));
     const injections = (options.inject ?? []).flatMap((expression) => ["-e", `inject=${expression}`]);
+    const paths = (options.paths ?? []).flatMap((path) => ["-P", path]);
     const args = ["-f", "-yy", "-s", "65536", "-e", `trace=${options.calls.join(",")}`, "-e", "signal=none"];
-    this.child = spawn("strace", [...args, ...injections, "-o", this.file, "-p", String(pid)], {
+    this.child = spawn("strace", [...args, ...injections, ...paths, "-o", this.file, "-p", String(pid)], {
       stdio: ["ignore", "ignore", "pipe"],
     });
     this.child.stderr?.on("data", (chunk: Buffer) => {

@@ -1,0 +1,43 @@
+import { expect, test } from "vitest";
+import { CrashRun } from "../support/crash-run.js";
+import { letPass } from "../support/poll.js";
+import { useServers } from "../support/server.js";
+
+/**
+ * kill -9 under load, again and again over one directory: no acknowledged change is lost, none comes back, no lease ends
+ * early, no key has two holders. LEASEHOLD_KILL_ROUNDS sets the number of rounds.
+ */
+
+const ROUNDS = Number(process.env["LEASEHOLD_KILL_ROUNDS"] ?? 12);
+const servers = useServers();
+
+test(
+  `${ROUNDS} times kill -9`,
+  async () => {
+    const run = new CrashRun(servers, servers.directory());
+    for (let round = 0; round < ROUNDS; round++) {
+      const server = await run.start();
+      await run.load(server, 50);
+      await letPass(Math.random() * 150);
+      await server.kill();
+      await run.gone(server);
+    }
+    await run.judge();
+    expect(run.history.answers).toBeGreaterThan(50 * ROUNDS);
+  },
+  60_000 + ROUNDS * 5000,
+);
+
+test("kill -9 while starting, before and after it is ready", async () => {
+  const run = new CrashRun(servers, servers.directory());
+  const first = await run.start();
+  await run.load(first, 300);
+  await first.kill();
+  await run.gone(first);
+  for (let round = 0; round < 6; round++) {
+    const server = servers.launch({ dir: run.dir });
+    await letPass(60 + Math.random() * 250);
+    await server.kill();
+  }
+  await run.judge();
+});
