@@ -1,0 +1,65 @@
+import { Socket, type Server } from "node:net";
+
+/**
+ * Accepted sockets that all read into one buffer. Node gives each read of an accepted socket a fresh 64 KB buffer, which costs
+ * more than everything else that a pipelined request needs. `new net.Socket({ handle, onread })` reads into a buffer of the caller's
+ * instead, and a server that takes what it reads apart before it returns needs only one of them.
+ *
+ * `onread` is documented for sockets that are made by hand; what is missing is an accepted handle to make one from. It is
+ * taken where net.Server takes it: from `onconnection` of its listening handle, which every Node since 0.x has. If it is not there
+ * or the handle is not of the expected form, the caller falls back to the sockets of net.Server and their `data` events: the
+ * same behaviour, measured 10 % dearer per request without pipelining and up to twice as dear with it.
+ */
+
+/** Makes the bytes of one socket known: `buffer[0, length)`, valid until it returns. */
+export type OnRead = (length: number, buffer: Buffer) => void;
+
+/** What is used of libuv's handles. */
+interface ListeningHandle {
+  onconnection?: (this: ListeningHandle, status: number, client: unknown) => void;
+}
+interface ServerWithHandle {
+  readonly _handle?: ListeningHandle | null;
+}
+interface SharedReadOptions {
+  readonly handle: unknown;
+  readonly allowHalfOpen: boolean;
+  readonly readable: boolean;
+  readonly writable: boolean;
+  readonly onread: { readonly buffer: Buffer; readonly callback: (length: number, buffer: Buffer) => boolean };
+}
+
+/**
+ * From now on `server`, which listens already, hands each accepted socket to `onSocket` reading into `buffer`, and emits no
+ * `connection`. `onSocket` answers what takes the bytes. False: this Node does not allow it, nothing was changed.
+ */
+export function acceptIntoSharedBuffer(server: Server, buffer: Buffer, onSocket: (socket: Socket) => OnRead): boolean {
+  const listening = (server as unknown as ServerWithHandle)._handle;
+  const original = listening?.onconnection;
+  if (listening === null || listening === undefined || typeof original !== "function") return false;
+
+  listening.onconnection = function onconnection(status, client): void {
+    // Failures to accept (out of file descriptors) stay net.Server's business.
+    if (status !== 0 || client === undefined || client === null) {
+      original.call(this, status, client);
+      return;
+    }
+    let onRead: OnRead | null = null;
+    const options: SharedReadOptions = {
+      handle: client,
+      allowHalfOpen: true,
+      readable: true,
+      writable: true,
+      onread: {
+        buffer,
+        callback: (length, bytes) => {
+          onRead?.(length, bytes);
+          return true;
+        },
+      },
+    };
+    const socket = new Socket(options as unknown as ConstructorParameters<typeof Socket>[0]);
+    onRead = onSocket(socket);
+  };
+  return true;
+}
