@@ -24,8 +24,8 @@ interface Client {
 type Options = Record<string, unknown>;
 
 const VERSIONS: readonly [string, (options: Options) => Client][] = [
-  ["ioredis 5", (options) => new Redis5(options) as unknown as Client],
-  ["ioredis 6", (options) => new Redis6(options) as unknown as Client],
+  ["ioredis 5", (options) => new Redis5(options)],
+  ["ioredis 6", (options) => new Redis6(options)],
 ];
 
 describe.each(VERSIONS)("%s", (_name, connect) => {

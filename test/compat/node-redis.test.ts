@@ -24,21 +24,13 @@ interface Client {
 type Connect = (port: number) => Client;
 
 const VERSIONS: readonly [string, Connect, number][] = [
-  [
-    "node-redis 5",
-    (port) => createClient5({ socket: { port }, name: "worker" }) as unknown as Client,
-    TYPES5.BLOB_STRING,
-  ],
+  ["node-redis 5", (port) => createClient5({ socket: { port }, name: "worker" }), TYPES5.BLOB_STRING],
   [
     "node-redis 5 with RESP3",
-    (port) => createClient5({ socket: { port }, name: "worker", RESP: 3 }) as unknown as Client,
+    (port) => createClient5({ socket: { port }, name: "worker", RESP: 3 }),
     TYPES5.BLOB_STRING,
   ],
-  [
-    "node-redis 6",
-    (port) => createClient6({ socket: { port }, name: "worker" }) as unknown as Client,
-    TYPES6.BLOB_STRING,
-  ],
+  ["node-redis 6", (port) => createClient6({ socket: { port }, name: "worker" }), TYPES6.BLOB_STRING],
 ];
 
 describe.each(VERSIONS)("%s", (_name, make, blobString) => {

@@ -23,11 +23,11 @@ test.each([100, 250, 1000])("leases of %i ms end in time, and never before it", 
   }
   const lateMs: number[] = [];
   while (lateMs.length < sentMs.size) {
-    const [, , channel, message] = await listener.nextMessage();
+    const [, , channel = "", message = ""] = await listener.nextMessage();
     const heardMs = nowMs();
-    const id = String(channel).slice("lease:".length);
-    const told = /^expired late-ms=(\d+)$/.exec(String(message))?.[1];
-    expect(told, `what was told about ${id}: ${String(message)}`).toBeDefined();
+    const id = channel.slice("lease:".length);
+    const told = /^expired late-ms=(\d+)$/.exec(message)?.[1];
+    expect(told, `what was told about ${id}: ${message}`).toBeDefined();
     lateMs.push(Number(told));
     expect(heardMs - (sentMs.get(id) ?? Infinity), `${id} ended early`).toBeGreaterThanOrEqual(ttlMs);
   }

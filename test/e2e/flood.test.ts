@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { until, within } from "../support/poll.js";
-import { RespConnection, encodeCommand } from "../support/resp-client.js";
+import { RespConnection, encodeCommand, show, textOf } from "../support/resp-client.js";
 import { useServers } from "../support/server.js";
 
 /** Clients that send too much, take too little, or come and go. */
@@ -21,7 +21,7 @@ test("a pipeline of 50 MB is answered in full", async () => {
   );
   const replies = await within("all replies", client.pipeline(commands), 50_000);
   for (const [index, reply] of replies.entries()) {
-    if (reply !== (index % 100 === 0 ? 600_000 : `${padding}${index}`)) expect.fail(`reply ${index}: ${String(reply)}`);
+    if (reply !== (index % 100 === 0 ? 600_000 : `${padding}${index}`)) expect.fail(`reply ${index}: ${show(reply)}`);
   }
 });
 
@@ -85,7 +85,7 @@ test("ten thousand connections opened and closed leave nothing behind", async ()
   const base = openDescriptors((await servers.start()).pid);
   await until("connections to close", () => openDescriptors(server.pid) <= base + 3);
   expect(residentBytes(server.pid) - warmBytes).toBeLessThan(100 * 1_048_576);
-  const connected = /^connected_clients:(\d+)\r$/m.exec(String(await watcher.call("INFO", "clients")))?.[1];
+  const connected = /^connected_clients:(\d+)\r$/m.exec(textOf(await watcher.call("INFO", "clients")))?.[1];
   expect(connected).toBe("1");
   expect(await watcher.call("PUBSUB", "CHANNELS")).toEqual([]);
 });

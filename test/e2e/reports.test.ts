@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
-import { nowMs, until } from "../support/poll.js";
+import { meanwhile, nowMs, until } from "../support/poll.js";
 import { OK, RespError, type RespConnection } from "../support/resp-client.js";
 import { info, infoNumber, useServers } from "../support/server.js";
 
@@ -141,17 +141,12 @@ describe("fat leases", () => {
     await other.call("LEASE.GRANT", "other", "PX", 60_000);
     await attachMany(client, "fat", KEYS);
     expect(await client.send("DBSIZE")).toBe(KEYS);
-    let revoked: unknown = null;
-    const revoking = client.call("LEASE.REVOKE", "fat").then((reply) => {
-      revoked = reply;
-    });
     let slowestMs = 0;
-    while (revoked === null) {
+    const revoked = await meanwhile(client.call("LEASE.REVOKE", "fat"), async () => {
       const sentMs = nowMs();
       expect(await other.send("LEASE.KEEPALIVE", "other")).toBe(60_000);
       slowestMs = Math.max(slowestMs, nowMs() - sentMs);
-    }
-    await revoking;
+    });
     expect(revoked).toBe(1);
     expect(slowestMs).toBeLessThan(2000);
     expect(await client.send("DBSIZE")).toBe(0);
@@ -162,21 +157,18 @@ describe("fat leases", () => {
     const writer = await server.connect();
     const reader = await server.connect();
     await writer.call("LEASE.GRANT", "a", 3600);
-    let writing = true;
-    const storm = (async () => {
+    const storm = async (): Promise<void> => {
       for (let round = 0; round < 20; round++) {
         const keys = Array.from({ length: 200 }, (_, index) => `k-${index}`);
         await writer.pipeline(keys.map((key) => ["LEASE.ATTACH", "a", key, "v"]));
         await writer.pipeline(keys.map((key) => ["LEASE.DETACH", "a", key]));
       }
-      writing = false;
-    })();
-    while (writing) {
+    };
+    await meanwhile(storm(), async () => {
       const [, keys, size] = await reader.pipeline([["LEASE.INFO", "a"], ["KEYS", "*"], ["DBSIZE"]]);
       expect(Array.isArray(keys)).toBe(true);
       expect(size).toBeLessThanOrEqual(200);
-    }
-    await storm;
+    });
     expect(await reader.send("DBSIZE")).toBe(0);
   });
 });

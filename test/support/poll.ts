@@ -61,3 +61,16 @@ export async function untilSettled<T>(what: string, ask: () => T | Promise<T>, q
   }
   return answer;
 }
+
+/** Does `body` again and again, at least once, until the promise has settled. Returns the promise's value. */
+export async function meanwhile<T>(promise: Promise<T>, body: () => Promise<void>): Promise<T> {
+  const state = { settled: false };
+  const noted = promise.finally(() => {
+    state.settled = true;
+  });
+  // its failure is thrown by the last line, once the body stands still
+  noted.catch(() => {});
+  do await body();
+  while (!state.settled);
+  return noted;
+}

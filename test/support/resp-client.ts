@@ -43,7 +43,9 @@ export class Push {
 }
 
 /** RESP2's `*-1`; the plain null is `$-1` and RESP3's `_`. */
-export class NullArray {}
+export class NullArray {
+  readonly length = -1;
+}
 
 export type RespValue =
   | string
@@ -162,9 +164,16 @@ function toMap(values: RespValue[]): Map<RespValue, RespValue> {
 
 /** A map reply of either protocol (a flat array in RESP2) by field name. */
 export function fields(value: RespValue): Map<string, RespValue> {
-  if (value instanceof Map) return new Map([...value].map(([name, field]) => [String(name), field]));
+  if (value instanceof Map) return new Map([...value].map(([name, field]) => [textOf(name), field]));
   if (!Array.isArray(value)) throw new Error(`not a map: ${show(value)}`);
-  return new Map([...toMap(value)].map(([name, field]) => [String(name), field]));
+  return new Map([...toMap(value)].map(([name, field]) => [textOf(name), field]));
+}
+
+/** A reply that must be text: a bulk string, a status or a verbatim string. */
+export function textOf(value: RespValue | undefined): string {
+  if (typeof value === "string") return value;
+  if (value instanceof Status || value instanceof Verbatim) return value.text;
+  throw new Error(`not text: ${show(value ?? null)}`);
 }
 
 /** For messages of failed assertions. */
@@ -195,8 +204,8 @@ export class RespConnection {
   private readonly socket: Socket;
   private unparsed = Buffer.alloc(0);
   private readonly waiting: Waiting[] = [];
-  private readonly messages: RespValue[][] = [];
-  private readonly messageWaiters: ((message: RespValue[]) => void)[] = [];
+  private readonly messages: string[][] = [];
+  private readonly messageWaiters: ((message: string[]) => void)[] = [];
 
   private constructor(socket: Socket) {
     this.socket = socket;
@@ -266,12 +275,12 @@ export class RespConnection {
   }
 
   /** The next pub/sub message, e.g. `["message", "lease:a", "expired late-ms=0"]`. */
-  async nextMessage(withinMs = 20_000): Promise<RespValue[]> {
+  async nextMessage(withinMs = 20_000): Promise<string[]> {
     const message = this.messages.shift();
     if (message !== undefined) return message;
     return within(
       "a pub/sub message",
-      new Promise<RespValue[]>((resolve) => {
+      new Promise<string[]>((resolve) => {
         this.messageWaiters.push(resolve);
       }),
       withinMs,
@@ -279,7 +288,7 @@ export class RespConnection {
   }
 
   /** Messages that came and were not taken yet. */
-  takeMessages(): RespValue[][] {
+  takeMessages(): string[][] {
     return this.messages.splice(0);
   }
 
@@ -323,9 +332,10 @@ export class RespConnection {
   private take(value: RespValue): void {
     const items = value instanceof Push ? value.items : value;
     if (Array.isArray(items) && (items[0] === "message" || items[0] === "pmessage")) {
+      const message = items.map((item) => textOf(item));
       const waiter = this.messageWaiters.shift();
-      if (waiter === undefined) this.messages.push([...items]);
-      else waiter([...items]);
+      if (waiter === undefined) this.messages.push(message);
+      else waiter(message);
       return;
     }
     const waiting = this.waiting.shift();

@@ -12,7 +12,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, afterEach } from "vitest";
 import { within } from "./poll.js";
-import { RespConnection, Verbatim, type ConnectOptions } from "./resp-client.js";
+import { RespConnection, textOf, type ConnectOptions } from "./resp-client.js";
 
 export const MAIN = fileURLToPath(new URL("../../dist/main.js", import.meta.url));
 
@@ -204,8 +204,7 @@ export function useServers(scope: "test" | "suite" = "test"): ServerPool {
 
 /** INFO's fields by name, of all sections. */
 export async function info(connection: RespConnection): Promise<Map<string, string>> {
-  const reply = await connection.call("INFO");
-  const text = reply instanceof Verbatim ? reply.text : String(reply);
+  const text = textOf(await connection.call("INFO"));
   const pairs = text
     .split("\r\n")
     .filter((line) => line.includes(":") && !line.startsWith("#"))

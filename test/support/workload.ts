@@ -11,6 +11,7 @@ import {
   RespError,
   fields,
   show,
+  textOf,
   type Argument,
   type RespValue,
 } from "./resp-client.js";
@@ -183,14 +184,14 @@ function responseOf(request: Request, reply: RespValue): Response {
     case "detach":
       return { kind: "count", count: numberOf(reply, request) };
     case "read":
-      return reply === null ? { kind: "absent" } : { kind: "value", lease: String(reply) };
+      return reply === null ? { kind: "absent" } : { kind: "value", lease: textOf(reply) };
     case "observe": {
       if (reply === null) return { kind: "absent" };
       const map = fields(reply);
       if (map.get("state") === "ended") return { kind: "absent" };
       const keys = map.get("keys");
       if (!Array.isArray(keys)) throw new Error(`LEASE.INFO shows no keys: ${show(reply)}`);
-      return { kind: "present", ttlMs: numberOf(map.get("ttl"), request), keys: keys.map(String) };
+      return { kind: "present", ttlMs: numberOf(map.get("ttl"), request), keys: keys.map((key) => textOf(key)) };
     }
   }
 }
