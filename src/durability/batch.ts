@@ -116,8 +116,13 @@ export class BatchWriter {
 
   /** The batch so far. Its bytes are the writer's own: they stay as they are until `clear`. */
   batch(revision: number): CommitBatch {
+    return { bytes: this.packed(), changeCount: this.#changeCount, revision };
+  }
+
+  /** The changes so far, without a revision: for the rows that a store writes for itself. */
+  packed(): Buffer {
     invariant(this.#changeStart === -1, "a change is still open");
-    return { bytes: this.#bytes.subarray(0, this.#length), changeCount: this.#changeCount, revision };
+    return this.#bytes.subarray(0, this.#length);
   }
 
   /** Empty again, for the next batch. */
@@ -140,6 +145,7 @@ export class BatchWriter {
 /** Walks the changes of a batch in order: `while (reader.next()) ...`. One reader object, no object per change. */
 export class BatchReader {
   kind = 0;
+  changeStart = 0;
   keyStart = 0;
   keyEnd = 0;
   valueStart = 0;
@@ -155,6 +161,7 @@ export class BatchReader {
     if (start === this.#bytes.length) return false;
     invariant(start + CHANGE_HEADER_BYTES <= this.#bytes.length, "a change header is cut off");
     this.kind = this.#bytes[start] ?? 0;
+    this.changeStart = start;
     this.keyStart = start + CHANGE_HEADER_BYTES;
     this.keyEnd = this.keyStart + this.#bytes.readUInt32LE(start + 1);
     this.valueStart = this.keyEnd;

@@ -1,4 +1,4 @@
-import fc from "fast-check";
+import * as fc from "fast-check";
 import { DATABASE_COUNT, LEASE_ID_BYTES_MAX } from "#src/engine/limits.js";
 import type { KeyPutOp, LeasePutOp, Op } from "#src/engine/op.js";
 import { BatchWriter } from "#src/durability/batch.js";

@@ -1,4 +1,4 @@
-import fc from "fast-check";
+import * as fc from "fast-check";
 import { expect, test } from "vitest";
 import { ReleaseQueue } from "#src/durability/release-queue.js";
 import { RecordingSession } from "./manual.js";

@@ -1,4 +1,4 @@
-import fc from "fast-check";
+import * as fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import type { Op } from "#src/engine/op.js";
 import { BatchReader, BatchWriter, PageReader, PageWriter } from "#src/durability/batch.js";
