@@ -4,7 +4,7 @@
  * `npm test -- test/engine`.
  *
  * As root on Debian, missing tools are installed. Elsewhere the suites that need them are skipped, each with a line that
- * says so (`test/support/tools.ts`); with CI=true they fail, and lint and format count as one more check each.
+ * says so (`test/support/tools.ts`); with CI=true they fail, and lint, format and a short run on every supported version of Node count as further checks.
  */
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -36,12 +36,14 @@ function installMissingTools() {
   }
 }
 
-/** Runs the checks that CI adds to the tests, each an npm script. */
+/** What CI runs besides the tests: npm scripts with their arguments. */
+const CI_CHECKS = [["lint"], ["runtimes", "--", "--smoke"]];
+
 function runChecks() {
-  const checks = inCi && vitestArgs.length === 0 ? ["lint"] : [];
-  return checks.map((name) => {
-    const { status } = spawnSync("npm", ["run", "--silent", name], { cwd: root, stdio: "inherit" });
-    return { name, passed: status === 0 };
+  const checks = inCi && vitestArgs.length === 0 ? CI_CHECKS : [];
+  return checks.map((script) => {
+    const { status } = spawnSync("npm", ["run", "--silent", ...script], { cwd: root, stdio: "inherit" });
+    return { name: script.join(" "), passed: status === 0 };
   });
 }
 
