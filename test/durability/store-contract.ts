@@ -95,7 +95,7 @@ export function storeContract(name: string, makeHarness: () => StoreHarness, his
       const after = keyPut("new", "put after the flush", { token: 3 });
       const ops: Op[] = [
         keyPut("new", "put before the flush"),
-        { kind: "key-end", databaseIndex: 0, key: "x", leaseId: "new", reason: "detached" },
+        { kind: "key-end", databaseIndex: 0, key: "x", leaseId: "new", token: 1, reason: "detached" },
         { kind: "flush-database", databaseIndex: 0 },
         after,
         leasePut("twice", { ttlMs: 1 }),
@@ -158,8 +158,9 @@ export function storeContract(name: string, makeHarness: () => StoreHarness, his
         },
       );
       expect(pages.length).toBe(0);
-      while (ended === 0) {
+      for (;;) {
         await met;
+        if (ended > 0) break;
         const seen = pages.length;
         // Were the page after this one sent unasked, it would come in one of these turns.
         for (let turn = 0; turn < 50; turn += 1) await new Promise((resolve) => setImmediate(resolve));
