@@ -27,11 +27,6 @@ export interface Column {
 
 export class Float64Column implements Column {
   readonly #chunks: Float64Array[] = [];
-  readonly #initial: number;
-
-  constructor(initial = 0) {
-    this.#initial = initial;
-  }
 
   get(row: number): number {
     return this.#chunks[row >>> CHUNK_SHIFT]![row & ROW_MASK]!;
@@ -42,9 +37,7 @@ export class Float64Column implements Column {
   }
 
   addChunk(): void {
-    const chunk = new Float64Array(CHUNK_ROWS);
-    if (this.#initial !== 0) chunk.fill(this.#initial);
-    this.#chunks.push(chunk);
+    this.#chunks.push(new Float64Array(CHUNK_ROWS));
   }
 
   dropChunk(): void {
@@ -71,6 +64,40 @@ export class Int32Column implements Column {
   addChunk(): void {
     const chunk = new Int32Array(CHUNK_ROWS);
     if (this.#initial !== 0) chunk.fill(this.#initial);
+    this.#chunks.push(chunk);
+  }
+
+  dropChunk(): void {
+    this.#chunks.pop();
+  }
+}
+
+/**
+ * Several numbers per row that are used together, side by side: one cache line instead of one per field. Measured with a million
+ * leases, where each line that is not in the cache costs more than everything else in a keep-alive.
+ */
+export class Float64Records implements Column {
+  readonly #chunks: Float64Array[] = [];
+  readonly #initial: readonly number[];
+  readonly #fieldCount: number;
+
+  /** `initial`: one value per field. */
+  constructor(initial: readonly number[]) {
+    this.#initial = initial;
+    this.#fieldCount = initial.length;
+  }
+
+  get(row: number, field: number): number {
+    return this.#chunks[row >>> CHUNK_SHIFT]![(row & ROW_MASK) * this.#fieldCount + field]!;
+  }
+
+  set(row: number, field: number, value: number): void {
+    this.#chunks[row >>> CHUNK_SHIFT]![(row & ROW_MASK) * this.#fieldCount + field] = value;
+  }
+
+  addChunk(): void {
+    const chunk = new Float64Array(CHUNK_ROWS * this.#fieldCount);
+    for (let index = 0; index < chunk.length; index += 1) chunk[index] = this.#initial[index % this.#fieldCount]!;
     this.#chunks.push(chunk);
   }
 

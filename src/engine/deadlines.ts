@@ -1,7 +1,8 @@
-import { Float64Column, Uint16Column } from "./columns.js";
-import type { LeaseRow, LeaseTable } from "./lease-table.js";
+import type { Float64Records } from "./columns.js";
+import { invariant } from "./invariant.js";
+import { CURRENT_TTL, DEADLINE, ON_GRACE, type LeaseRow, type LeaseTable } from "./lease-table.js";
 import { SPREAD_MS_MAX, SPREAD_TTL_FRACTION } from "./limits.js";
-import { TimerWheel } from "./timer-wheel.js";
+import { TimerWheel, UNREACHABLE_MS } from "./timer-wheel.js";
 
 /**
  * What only the primary knows: when each lease ends. Never on disk, never sent.
@@ -21,72 +22,69 @@ import { TimerWheel } from "./timer-wheel.js";
 const STEPS_PER_MS = 1024;
 
 export class Deadlines {
-  readonly #deadlineMs = new Float64Column(Infinity);
-  /** The TTL that a keep-alive renews by: the durable one, or a shorter one that the client asked for. */
-  readonly #ttlMs = new Float64Column();
-  /** 1 while the lease lives on the grace of a take-over: nobody has renewed it since. */
-  readonly #onGrace = new Uint16Column();
-  readonly #wheel = new TimerWheel(this.#deadlineMs);
-  readonly #clockErrorPerMille: number;
   readonly #leases: LeaseTable;
+  /** The deadline, the TTL that a keep-alive renews by, and 1 while the lease lives on the grace of a take-over. */
+  readonly #numbers: Float64Records;
+  readonly #wheel: TimerWheel;
+  readonly #clockErrorPerMille: number;
   #rebuiltRows = 0;
   #rebuildNowMs = 0;
 
   constructor(leases: LeaseTable, clockErrorPerMille: number) {
     this.#leases = leases;
+    this.#numbers = leases.numbers;
     this.#clockErrorPerMille = clockErrorPerMille;
-    for (const column of [this.#deadlineMs, this.#ttlMs, this.#onGrace, ...this.#wheel.columns]) {
-      leases.rows.follow(column);
-    }
+    this.#wheel = new TimerWheel(leases.numbers, DEADLINE);
+    for (const column of this.#wheel.columns) leases.rows.follow(column);
   }
 
   /** The TTL that a keep-alive renews by, in milliseconds. */
   ttlMs(row: LeaseRow): number {
-    return this.#ttlMs.get(row);
+    return this.#numbers.get(row, CURRENT_TTL);
   }
 
   isOnGrace(row: LeaseRow): boolean {
-    return this.#onGrace.get(row) !== 0;
+    return this.#numbers.get(row, ON_GRACE) !== 0;
   }
 
   /** True from the deadline on: the lease is dead, whether or not the tick has come. */
   isPast(row: LeaseRow, nowMs: number): boolean {
-    return this.#deadlineMs.get(row) <= nowMs;
+    return this.#numbers.get(row, DEADLINE) <= nowMs;
   }
 
   /** How long ago the deadline was, in whole milliseconds. */
   lateMs(row: LeaseRow, nowMs: number): number {
-    return Math.max(0, Math.floor(nowMs - this.#deadlineMs.get(row)));
+    return Math.max(0, Math.floor(nowMs - this.#numbers.get(row, DEADLINE)));
   }
 
   /** What a client may be told is left, in whole milliseconds: without the padding, rounded down, never negative. */
   remainingMs(row: LeaseRow, nowMs: number): number {
-    const ttlMs = this.#ttlMs.get(row);
-    const leftMs = this.#deadlineMs.get(row) - this.#paddingMs(ttlMs) - nowMs;
+    const ttlMs = this.#numbers.get(row, CURRENT_TTL);
+    const leftMs = this.#numbers.get(row, DEADLINE) - this.#paddingMs(ttlMs) - nowMs;
     return Math.max(0, Math.floor(Math.min(ttlMs, leftMs)));
   }
 
   /** A lease begins, or begins anew with another TTL, from now. */
   start(row: LeaseRow, ttlMs: number, nowMs: number): void {
-    this.#ttlMs.set(row, ttlMs);
+    this.#numbers.set(row, CURRENT_TTL, ttlMs);
     this.renew(row, nowMs);
     this.#wheel.arm(row, nowMs);
   }
 
   /** The keep-alive: the full TTL from now. A load, a sum and a store. */
   renew(row: LeaseRow, nowMs: number): void {
-    this.#renewFor(row, this.#ttlMs.get(row), nowMs);
+    this.#renewFor(row, this.#numbers.get(row, CURRENT_TTL), nowMs);
   }
 
   /** As `renew`, and at least `lifeMs` from now, which is at most the durable TTL. */
   renewAtLeast(row: LeaseRow, lifeMs: number, nowMs: number): void {
-    this.#renewFor(row, Math.max(lifeMs, this.#ttlMs.get(row)), nowMs);
+    this.#renewFor(row, Math.max(lifeMs, this.#numbers.get(row, CURRENT_TTL)), nowMs);
   }
 
   /** The lease has ended. */
   cancel(row: LeaseRow): void {
     this.#wheel.disarm(row);
-    this.#deadlineMs.set(row, Infinity);
+    this.#numbers.set(row, DEADLINE, Infinity);
   }
 
   /** All leases end at once; to be called before the table of leases is cleared. */
@@ -124,18 +122,34 @@ export class Deadlines {
     const end = Math.min(this.#leases.rows.rowsEnd, this.#rebuiltRows + limit);
     for (let row = this.#rebuiltRows; row < end; row += 1) {
       if (!this.#leases.isLive(row)) continue;
-      const ttlMs = this.#leases.ttlMs.get(row);
+      const ttlMs = this.#leases.ttlMs(row);
       this.start(row, ttlMs, this.#rebuildNowMs + spreadMs(row, ttlMs));
-      this.#onGrace.set(row, 1);
+      this.#numbers.set(row, ON_GRACE, 1);
     }
     this.#rebuiltRows = end;
     return end === this.#leases.rows.rowsEnd;
   }
 
+  /** Throws InvariantError unless the wheel holds exactly the live leases that can end. For tests. */
+  checkInvariants(): void {
+    const armed = this.#wheel.checkInvariants();
+    for (const row of armed) invariant(this.#leases.isLive(row), "the wheel holds live leases only");
+    for (let row = 0; row < this.#leases.rows.rowsEnd; row += 1) {
+      if (!this.#leases.isLive(row)) continue;
+      invariant(
+        this.#numbers.get(row, CURRENT_TTL) <= this.#leases.ttlMs(row),
+        "no TTL is promised beyond the durable one",
+      );
+      if (this.#numbers.get(row, DEADLINE) < UNREACHABLE_MS) {
+        invariant(armed.has(row), "a live lease that can end is in the wheel");
+      }
+    }
+  }
+
   #renewFor(row: LeaseRow, lifeMs: number, nowMs: number): void {
     const startMs = Math.ceil(nowMs * STEPS_PER_MS) / STEPS_PER_MS;
-    this.#deadlineMs.set(row, startMs + lifeMs + this.#paddingMs(lifeMs));
-    if (this.#onGrace.get(row) !== 0) this.#onGrace.set(row, 0);
+    this.#numbers.set(row, DEADLINE, startMs + lifeMs + this.#paddingMs(lifeMs));
+    if (this.#numbers.get(row, ON_GRACE) !== 0) this.#numbers.set(row, ON_GRACE, 0);
   }
 
   #paddingMs(ttlMs: number): number {

@@ -163,7 +163,7 @@ export class Draft {
       this.see(leases.flushedAt);
       return NO_LEASE;
     }
-    this.see(leases.changedAt.get(row));
+    this.see(leases.changedAt(row));
     return leases.isLive(row) && this.isAlive(row) ? row : NO_LEASE;
   }
 
@@ -194,7 +194,7 @@ export class Draft {
     const holder = keys.holder(row);
     if (holder === NO_LEASE) return false;
     if (!leases.isLive(holder)) {
-      this.see(leases.changedAt.get(holder));
+      this.see(leases.changedAt(holder));
       return false;
     }
     if (this.#removed.size > 0 && this.#removed.has(removedKey(this.#origin.databaseIndex, row))) return false;

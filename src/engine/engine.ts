@@ -1,3 +1,4 @@
+import { checkInvariants } from "./audit.js";
 import type { Command, Origin, Turn } from "./command.js";
 import { Deadlines } from "./deadlines.js";
 import { decide } from "./decide.js";
@@ -27,6 +28,7 @@ import { State } from "./state.js";
  *  - time never steps back from one `apply` to the next
  */
 
+export { checkInvariants, digest } from "./audit.js";
 export type { Decision } from "./draft.js";
 export type { OrphanKey } from "./recovery.js";
 
@@ -116,6 +118,12 @@ export class Engine {
     const rows: number[] = [];
     this.#deadlines.due(nowMs, limit, rows);
     return rows.map((row) => this.state.leases.id(row));
+  }
+
+  /** Throws InvariantError when something in here does not fit together. Walks over everything: for tests and simulation. */
+  checkInvariants(): void {
+    checkInvariants(this.state);
+    this.#deadlines.checkInvariants();
   }
 
   #applyOps(ops: readonly Op[], turn: Turn): void {

@@ -32,8 +32,8 @@ const error = (code: ErrorCode, message: string): ErrorReply => new ErrorReply(`
 /** Makes text of any origin fit for an error line: CR and LF would end it, and long values would flood it. */
 export function quoteForError(value: ByteString, charactersMax = 128): string {
   const shown = value.length > charactersMax ? `${value.slice(0, charactersMax)}...` : value;
-  // oxlint-disable-next-line no-control-regex -- control characters are exactly what must not reach the error line
   return shown.replace(
+    // oxlint-disable-next-line no-control-regex -- control characters are exactly what must not reach the error line
     /[\x00-\x1f\x7f]/g,
     (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`,
   );

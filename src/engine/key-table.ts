@@ -166,7 +166,7 @@ export class KeyTable {
 
   /** Frees a row without a holder. */
   sweep(row: KeyRow): void {
-    this.#byName.delete(this.name(row));
+    this.#byName.deleteIf(this.name(row), row);
     this.#names.set(row, null);
     this.#values.set(row, null);
     this.rows.free(row);

@@ -55,7 +55,7 @@ export function keyTtl(draft: Draft, command: CommandOf<"key-ttl">): Reply {
   const row = draft.findKey(command.key);
   if (row === NO_KEY) return ABSENT;
   const lease = draft.keys.holder(row);
-  draft.see(draft.state.leases.changedAt.get(lease));
+  draft.see(draft.state.leases.changedAt(lease));
   return remainingIn(draft, lease, command.unit);
 }
 
@@ -106,7 +106,7 @@ export function countKeys(draft: Draft): Reply {
 export function randomKey(draft: Draft, fraction: number): Reply {
   const { rows } = draft.keys;
   seeAllKeys(draft);
-  const start = Math.floor(fraction * rows.rowsEnd) + 1;
+  const start = Math.min(Math.floor(fraction * rows.rowsEnd) + 1, rows.rowsEnd);
   return lastKeyBelow(draft, start, 0) ?? lastKeyBelow(draft, rows.rowsEnd, start);
 }
 

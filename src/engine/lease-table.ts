@@ -1,6 +1,6 @@
-import { Float64Column, ReferenceColumn, RowAllocator, Uint16Column } from "./columns.js";
+import { Float64Column, Float64Records, ReferenceColumn, RowAllocator, Uint16Column } from "./columns.js";
 import { NameIndex } from "./name-index.js";
-import type { LeasePutOp, LeaseRequest, Revision } from "./op.js";
+import type { LeasePutOp, LeaseRequest, Revision, Token } from "./op.js";
 import type { ByteString } from "./reply.js";
 
 /**
@@ -25,35 +25,38 @@ const FREE = 0;
 const LIVE = 1;
 const ENDED = 2;
 
+/**
+ * The fields of `LeaseTable.numbers`. The first three are what only the primary knows and belong to `deadlines.ts`; they lie here
+ * so that a keep-alive finds all it needs in one place. Nothing durable depends on them.
+ */
+export const DEADLINE = 0;
+export const CURRENT_TTL = 1;
+export const ON_GRACE = 2;
+const STATUS = 3;
+const CHANGED_AT = 4;
+const DURABLE_TTL = 5;
+const TOKEN = 6;
+const KEYS_CHANGED_AT = 7;
+
+const INITIAL_NUMBERS: readonly number[] = [Infinity, 0, 0, FREE, 0, 0, 0, 0];
+
 export class LeaseTable {
+  readonly numbers = new Float64Records(INITIAL_NUMBERS);
   readonly #ids = new ReferenceColumn<ByteString>();
   readonly #owners = new ReferenceColumn<ByteString>();
   readonly #labels = new ReferenceColumn<ByteString>();
   readonly #requests = new ReferenceColumn<LeaseRequest>();
-  readonly #status = new Uint16Column();
-  /** The durable TTL: the upper bound of every promise, in milliseconds. */
-  readonly ttlMs = new Float64Column();
-  readonly token = new Float64Column();
-  readonly grantedAtUnixMs = new Float64Column();
-  /** The revision of the newest change of the lease itself. */
-  readonly changedAt = new Float64Column();
-  /** The revision of the newest change of what it holds: attach, detach, taken, deleted. */
-  readonly keysChangedAt = new Float64Column();
-  /** Bit n: the lease has held keys in database n. A hint, never missing a database that it holds keys in. */
-  readonly databases = new Uint16Column();
+  readonly #grantedAtUnixMs = new Float64Column();
+  readonly #databases = new Uint16Column();
 
   readonly rows = new RowAllocator([
+    this.numbers,
     this.#ids,
     this.#owners,
     this.#labels,
     this.#requests,
-    this.#status,
-    this.ttlMs,
-    this.token,
-    this.grantedAtUnixMs,
-    this.changedAt,
-    this.keysChangedAt,
-    this.databases,
+    this.#grantedAtUnixMs,
+    this.#databases,
   ]);
 
   readonly #byId = new NameIndex();
@@ -75,7 +78,7 @@ export class LeaseTable {
   /** The row of a live lease, NO_LEASE otherwise. */
   findLive(id: ByteString): LeaseRow {
     const row = this.#byId.get(id);
-    return row >= 0 && this.#status.get(row) === LIVE ? row : NO_LEASE;
+    return row >= 0 && this.numbers.get(row, STATUS) === LIVE ? row : NO_LEASE;
   }
 
   /** The row of the lease that a `*` request with this nonce made; NO_LEASE when it is not alive any more. */
@@ -84,11 +87,11 @@ export class LeaseTable {
   }
 
   isLive(row: LeaseRow): boolean {
-    return this.#status.get(row) === LIVE;
+    return this.numbers.get(row, STATUS) === LIVE;
   }
 
   isEnded(row: LeaseRow): boolean {
-    return this.#status.get(row) === ENDED;
+    return this.numbers.get(row, STATUS) === ENDED;
   }
 
   id(row: LeaseRow): ByteString {
@@ -107,38 +110,72 @@ export class LeaseTable {
     return this.#requests.get(row);
   }
 
+  /** The durable TTL: the upper bound of every promise, in milliseconds. */
+  ttlMs(row: LeaseRow): number {
+    return this.numbers.get(row, DURABLE_TTL);
+  }
+
+  token(row: LeaseRow): Token {
+    return this.numbers.get(row, TOKEN);
+  }
+
+  grantedAtUnixMs(row: LeaseRow): number {
+    return this.#grantedAtUnixMs.get(row);
+  }
+
+  /** The revision of the newest change of the lease itself. */
+  changedAt(row: LeaseRow): Revision {
+    return this.numbers.get(row, CHANGED_AT);
+  }
+
+  /** The revision of the newest change of what it holds: attach, detach, taken, deleted. */
+  keysChangedAt(row: LeaseRow): Revision {
+    return this.numbers.get(row, KEYS_CHANGED_AT);
+  }
+
+  /** Bit n: the lease has held keys in database n. A hint, never missing a database that it holds keys in. */
+  databases(row: LeaseRow): number {
+    return this.#databases.get(row);
+  }
+
   /** Creates the lease, or overwrites what the op tells of a live one. */
   put(op: LeasePutOp, revision: Revision): LeaseRow {
     let row = this.findLive(op.id);
     if (row === NO_LEASE) {
       row = this.rows.take();
       this.#ids.set(row, op.id);
-      this.#status.set(row, LIVE);
-      this.keysChangedAt.set(row, 0);
-      this.databases.set(row, 0);
+      this.numbers.set(row, STATUS, LIVE);
+      this.numbers.set(row, KEYS_CHANGED_AT, 0);
+      this.#databases.set(row, 0);
       this.#byId.set(op.id, row);
       this.liveCount += 1;
     }
     this.#owners.set(row, op.owner);
     this.#labels.set(row, op.label);
     this.#requests.set(row, op.request);
-    this.ttlMs.set(row, op.ttlMs);
-    this.token.set(row, op.token);
-    this.grantedAtUnixMs.set(row, op.grantedAtUnixMs);
-    this.changedAt.set(row, revision);
+    this.numbers.set(row, DURABLE_TTL, op.ttlMs);
+    this.numbers.set(row, TOKEN, op.token);
+    this.#grantedAtUnixMs.set(row, op.grantedAtUnixMs);
+    this.numbers.set(row, CHANGED_AT, revision);
     if (op.request !== null && op.request.idChosenByServer) this.#byNonce.set(op.request.nonce, row);
     this.anyChangedAt = revision;
     return row;
   }
 
+  /** A key was attached to the lease or left it, in this database. */
+  noteKeyChange(row: LeaseRow, databaseIndex: number, revision: Revision): void {
+    this.numbers.set(row, KEYS_CHANGED_AT, revision);
+    const databases = this.#databases.get(row);
+    const changed = databases | (1 << databaseIndex);
+    if (changed !== databases) this.#databases.set(row, changed);
+  }
+
   /** Marks a live lease as ended; the row stays until `sweep`. */
   end(row: LeaseRow, revision: Revision): void {
     const request = this.#requests.get(row);
-    if (request !== null && request.idChosenByServer && this.#byNonce.get(request.nonce) === row) {
-      this.#byNonce.delete(request.nonce);
-    }
-    this.#status.set(row, ENDED);
-    this.changedAt.set(row, revision);
+    if (request !== null && request.idChosenByServer) this.#byNonce.deleteIf(request.nonce, row);
+    this.numbers.set(row, STATUS, ENDED);
+    this.numbers.set(row, CHANGED_AT, revision);
     this.liveCount -= 1;
     this.anyChangedAt = revision;
   }
@@ -146,8 +183,8 @@ export class LeaseTable {
   /** Frees the row of an ended lease. */
   sweep(row: LeaseRow): void {
     const id = this.id(row);
-    if (this.#byId.get(id) === row) this.#byId.delete(id);
-    this.#status.set(row, FREE);
+    this.#byId.deleteIf(id, row);
+    this.numbers.set(row, STATUS, FREE);
     this.#ids.set(row, null);
     this.#owners.set(row, null);
     this.#labels.set(row, null);

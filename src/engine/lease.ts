@@ -73,7 +73,7 @@ function repeatGrant(draft: Draft, row: LeaseRow, nonce: ByteString | null): Rep
   const first: LeaseRequest | null = leases.request(row);
   if (nonce === null || first === null || first.nonce !== nonce) return leaseExists(leases.id(row));
   draft.renew(new Repetition(row, first.ttlMs));
-  return [leases.id(row), first.ttlMs, leases.token.get(row)];
+  return [leases.id(row), first.ttlMs, leases.token(row)];
 }
 
 function refuseGrant(draft: Draft, keyCount: number): ErrorReply | null {
@@ -150,15 +150,15 @@ export function setTtl(draft: Draft, command: CommandOf<"lease-setttl">): Reply 
   const row = draft.findLease(id);
   if (row === NO_LEASE) return noLease(id);
   const { leases } = draft.state;
-  if (ttlMs > leases.ttlMs.get(row)) {
+  if (ttlMs > leases.ttlMs(row)) {
     draft.add({
       kind: "lease-put",
       id,
       ttlMs,
-      token: leases.token.get(row),
+      token: leases.token(row),
       label: leases.label(row),
       request: leases.request(row),
-      grantedAtUnixMs: leases.grantedAtUnixMs.get(row),
+      grantedAtUnixMs: leases.grantedAtUnixMs(row),
       owner: leases.owner(row),
     });
   } else {
@@ -242,16 +242,16 @@ export function leaseInfo(draft: Draft, id: ByteString, ended: EndedLeases): Rep
   const row = draft.findLease(id);
   if (row === NO_LEASE) return endedLeaseInfo(draft, id, ended);
   const { leases } = draft.state;
-  draft.see(leases.keysChangedAt.get(row));
+  draft.see(leases.keysChangedAt(row));
   draft.see(draft.state.flushedAt);
   return new MapReply([
     ["id", id],
     ["state", "live"],
     ["ttl", draft.deadlines.ttlMs(row)],
     ["remaining", draft.deadlines.remainingMs(row, draft.nowMs)],
-    ["token", leases.token.get(row)],
+    ["token", leases.token(row)],
     ["label", leases.label(row)],
-    ["granted-at", leases.grantedAtUnixMs.get(row)],
+    ["granted-at", leases.grantedAtUnixMs(row)],
     ["owner", leases.owner(row)],
     ["grace", draft.deadlines.isOnGrace(row) ? 1 : 0],
     ["keys", keyNamesOf(draft, row)],

@@ -37,10 +37,11 @@ export class NameIndex {
     shard.set(name, row);
   }
 
-  delete(name: ByteString): void {
+  /** Forgets a name that stands for this row; nothing when it stands for another. */
+  deleteIf(name: ByteString, row: number): void {
     const index = shardOf(name);
     const shard = this.#shards[index];
-    if (shard === undefined) return;
+    if (shard === undefined || shard.get(name) !== row) return;
     shard.delete(name);
     if (shard.size === 0) this.#shards[index] = undefined;
   }

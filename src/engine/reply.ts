@@ -4,6 +4,7 @@
  * The common replies are plain JavaScript values, so that a keep-alive allocates nothing for its answer:
  *
  *   number          integer reply (a safe integer)
+ *   bigint          integer reply of 64 bits that is no safe integer; only scripts make those
  *   ByteString      bulk string
  *   null            nil
  *   Reply[]         array
@@ -57,13 +58,43 @@ export class SetReply {
 /** Text for people (RESP3 `=...:txt:`), a bulk string in RESP2. INFO answers with it. */
 export class VerbatimReply {
   readonly text: ByteString;
-  constructor(text: ByteString) {
+  /** Three bytes that tell a client how to show it: `txt` or `mkd`. */
+  readonly format: ByteString;
+  constructor(text: ByteString, format: ByteString = "txt") {
     this.text = text;
+    this.format = format;
+  }
+}
+
+/** `#t` and `#f` in RESP3, 1 and 0 in RESP2. */
+export class BooleanReply {
+  readonly value: boolean;
+  constructor(value: boolean) {
+    this.value = value;
+  }
+}
+
+/** A floating-point number (RESP3 `,`), a bulk string with 17 significant digits in RESP2. */
+export class DoubleReply {
+  readonly value: number;
+  constructor(value: number) {
+    this.value = value;
+  }
+}
+
+/** An integer of any length (RESP3 `(`), a bulk string in RESP2. Whoever makes it vouches for its digits. */
+export class BigNumberReply {
+  readonly digits: ByteString;
+  constructor(digits: ByteString) {
+    this.digits = digits;
   }
 }
 
 /** `*-1` in RESP2, `_` in RESP3: the null that Redis answers where an array was expected. */
-export class NullArrayReply {}
+export class NullArrayReply {
+  /** Tells this class from every other shape, for the compiler. */
+  readonly isNullArray = true;
+}
 
 /** Out-of-band data (RESP3 `>`), an array in RESP2: pub/sub messages. */
 export class PushReply {
@@ -75,6 +106,7 @@ export class PushReply {
 
 export type Reply =
   | number
+  | bigint
   | ByteString
   | null
   | readonly Reply[]
@@ -83,6 +115,9 @@ export type Reply =
   | MapReply
   | SetReply
   | VerbatimReply
+  | BooleanReply
+  | DoubleReply
+  | BigNumberReply
   | NullArrayReply
   | PushReply;
 

@@ -42,7 +42,7 @@ export class State {
   /** Keys of one lease, in all databases. */
   keyCountOf(lease: LeaseRow): number {
     let sum = 0;
-    let bits = this.leases.databases.get(lease);
+    let bits = this.leases.databases(lease);
     for (let index = 0; bits !== 0; index += 1, bits >>>= 1) {
       if ((bits & 1) !== 0) sum += this.keys(index).countOf(lease);
     }
@@ -56,6 +56,16 @@ export class State {
     return newest;
   }
 
+  /** Ended leases that wait to be swept. */
+  get leaseGraveCount(): number {
+    return this.#leaseGraves.size;
+  }
+
+  /** Ends of keys that wait to be looked at by the sweep. */
+  keyGraveCount(databaseIndex: number): number {
+    return this.#keyGraves[databaseIndex]!.size;
+  }
+
   // Changes: for replay.ts only -------------------------------------------------------------------------------------
 
   putLease(op: LeasePutOp, revision: Revision): void {
@@ -67,7 +77,7 @@ export class State {
     const row = this.leases.findLive(id);
     if (row === NO_LEASE) return;
     this.leases.end(row, revision);
-    let bits = this.leases.databases.get(row);
+    let bits = this.leases.databases(row);
     for (let index = 0; bits !== 0; index += 1, bits >>>= 1) {
       if ((bits & 1) === 0) continue;
       const table = this.keys(index);
@@ -89,17 +99,16 @@ export class State {
     if (former !== lease) {
       if (former !== NO_LEASE) {
         if (this.leases.isLive(former)) {
-          this.leases.keysChangedAt.set(former, revision);
+          this.leases.noteKeyChange(former, op.databaseIndex, revision);
           table.liveCount -= 1;
         }
         table.unlink(row);
       }
       table.link(row, lease);
       table.liveCount += 1;
-      this.leases.databases.set(lease, this.leases.databases.get(lease) | (1 << op.databaseIndex));
     }
     table.write(row, op.value, op.token, revision);
-    this.leases.keysChangedAt.set(lease, revision);
+    this.leases.noteKeyChange(lease, op.databaseIndex, revision);
   }
 
   /** Takes a key from the lease that the op names. Nothing when that lease does not hold it. */
@@ -111,7 +120,7 @@ export class State {
     table.unlink(row);
     table.end(row, revision);
     table.liveCount -= 1;
-    this.leases.keysChangedAt.set(lease, revision);
+    this.leases.noteKeyChange(lease, op.databaseIndex, revision);
     this.#keyGraves[op.databaseIndex]!.push(row, revision);
   }
 
@@ -171,7 +180,7 @@ export class State {
   /** Frees keys of an ended lease; returns what is left of the budget, 0 when the lease may still have keys. */
   #sweepKeysOf(lease: LeaseRow, budget: number): number {
     let left = budget;
-    let bits = this.leases.databases.get(lease);
+    let bits = this.leases.databases(lease);
     for (let index = 0; bits !== 0; index += 1, bits >>>= 1) {
       if ((bits & 1) === 0) continue;
       const table = this.keys(index);

@@ -1,5 +1,6 @@
 import { PriorityQueue } from "@datastructures-js/priority-queue";
-import { type Column, type Float64Column, Int32Column } from "./columns.js";
+import { type Column, type Float64Records, Int32Column } from "./columns.js";
+import { invariant } from "./invariant.js";
 import type { LeaseRow } from "./lease-table.js";
 
 /**
@@ -48,7 +49,7 @@ export const TICK_MS = 10;
 const FINE_TICKS = 64;
 
 /** Deadlines at and beyond this are never armed: 2,200 years of uptime. */
-const UNREACHABLE_MS = 2 ** 46;
+export const UNREACHABLE_MS = 2 ** 46;
 
 /** Leases looked at per lease that may be returned: moving one on is much cheaper than ending it. */
 const EXAMINED_PER_OFFER = 8;
@@ -85,7 +86,8 @@ class Slot {
 }
 
 export class TimerWheel {
-  readonly #deadlineMs: Float64Column;
+  readonly #numbers: Float64Records;
+  readonly #deadlineField: number;
   readonly #next = new Int32Column(UNARMED);
   readonly #previous = new Int32Column(UNARMED);
   readonly #offered = new Slot(OFFERED_INDEX);
@@ -94,9 +96,10 @@ export class TimerWheel {
   readonly #byTick = new Map<number, Slot>();
   readonly #queue = new PriorityQueue<Slot>((a, b) => a.tick - b.tick);
 
-  /** `deadlineMs`: the true deadlines by lease row, monotonic milliseconds. */
-  constructor(deadlineMs: Float64Column) {
-    this.#deadlineMs = deadlineMs;
+  /** `numbers` holds the true deadline of each row in its field `deadlineField`, in monotonic milliseconds. */
+  constructor(numbers: Float64Records, deadlineField: number) {
+    this.#numbers = numbers;
+    this.#deadlineField = deadlineField;
   }
 
   /** The columns that have to grow with the table of leases. */
@@ -116,7 +119,7 @@ export class TimerWheel {
   /** Puts a lease into the slot of its true deadline, wherever it lay. */
   arm(row: LeaseRow, nowMs: number): void {
     this.disarm(row);
-    const deadlineMs = this.#deadlineMs.get(row);
+    const deadlineMs = this.#deadlineMs(row);
     if (deadlineMs < UNREACHABLE_MS) this.#append(this.#slotAt(slotTick(deadlineMs, nowMs)), row);
   }
 
@@ -152,7 +155,7 @@ export class TimerWheel {
     // Offered before, and neither ended nor armed anew since: renewed meanwhile, or the offer came to nothing.
     for (let row = this.#offered.first; row >= 0 && rows.length < limit && budget > 0; budget -= 1) {
       const next = this.#next.get(row);
-      if (this.#deadlineMs.get(row) <= nowMs) rows.push(row);
+      if (this.#deadlineMs(row) <= nowMs) rows.push(row);
       else this.arm(row, nowMs);
       row = next;
     }
@@ -162,7 +165,7 @@ export class TimerWheel {
       for (; !slot.isEmpty && rows.length < limit && budget > 0; budget -= 1) {
         const row = slot.first;
         this.disarm(row);
-        if (this.#deadlineMs.get(row) <= nowMs) {
+        if (this.#deadlineMs(row) <= nowMs) {
           this.#append(this.#offered, row);
           rows.push(row);
         } else {
@@ -183,10 +186,31 @@ export class TimerWheel {
     for (const slot of [this.#offered, ...this.#byTick.values()]) {
       if (slot !== this.#offered && slot.tick * TICK_MS >= nowMs + TICK_MS) continue;
       for (let row = slot.first; row >= 0 && rows.length < limit && budget > 0; row = this.#next.get(row)) {
-        if (this.#deadlineMs.get(row) <= nowMs) rows.push(row);
+        if (this.#deadlineMs(row) <= nowMs) rows.push(row);
         budget -= 1;
       }
     }
+  }
+
+  /** The rows of all slots, each once. Throws InvariantError when links, slots or times do not fit together. For tests. */
+  checkInvariants(): ReadonlySet<LeaseRow> {
+    const rows = new Set<LeaseRow>();
+    for (const slot of [this.#offered, ...this.#byTick.values()]) {
+      let previous = -1 - slot.index;
+      for (let row = slot.first; row >= 0; row = this.#next.get(row)) {
+        invariant(!rows.has(row), "a row lies in one slot");
+        rows.add(row);
+        invariant(this.#previous.get(row) === previous, "links agree in both directions");
+        invariant(
+          slot === this.#offered || slot.tick * TICK_MS < this.#deadlineMs(row) + TICK_MS,
+          "a slot comes up no later than one tick after the deadlines of its rows",
+        );
+        previous = row;
+      }
+      invariant(slot.last === previous, "a slot knows its last row");
+    }
+    invariant(this.#queue.size() === this.#byTick.size, "every slot is in the queue");
+    return rows;
   }
 
   /** Empties the wheel. The columns of its rows are gone or will be written before they are read. */
@@ -195,6 +219,10 @@ export class TimerWheel {
     this.#byTick.clear();
     this.#queue.clear();
     this.#offered.first = this.#offered.last = -1 - OFFERED_INDEX;
+  }
+
+  #deadlineMs(row: LeaseRow): number {
+    return this.#numbers.get(row, this.#deadlineField);
   }
 
   #slotAt(tick: number): Slot {
