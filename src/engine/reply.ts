@@ -74,7 +74,7 @@ export class BooleanReply {
   }
 }
 
-/** A floating-point number (RESP3 `,`), a bulk string with 17 significant digits in RESP2. */
+/** A floating-point number (RESP3 `,`), a bulk string in RESP2; both with 17 significant digits (`doubleText`). */
 export class DoubleReply {
   readonly value: number;
   constructor(value: number) {
@@ -123,3 +123,38 @@ export type Reply =
 
 export const OK = new StatusReply("OK");
 export const NULL_ARRAY = new NullArrayReply();
+
+const SIGNIFICANT_DIGITS = 17;
+
+/**
+ * A number as C prints it with `%.17g`: 17 significant digits, no trailing zeros, an exponent of at least two digits below 1e-4
+ * and from 1e17 on. That is how Redis turns doubles into text.
+ */
+export function doubleText(value: number): ByteString {
+  if (Number.isNaN(value)) return "nan";
+  if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
+  if (value === 0) return Object.is(value, -0) ? "-0" : "0";
+  const [mantissa, exponentText] = roundedToEven(Math.abs(value)).split("e") as [string, string];
+  const sign = value < 0 ? "-" : "";
+  const digits = mantissa.replace(".", "").replace(/0+$/, "");
+  const exponent = Number(exponentText);
+  if (exponent < -4 || exponent >= SIGNIFICANT_DIGITS) {
+    const fraction = digits.length > 1 ? `.${digits.slice(1)}` : "";
+    const power = String(Math.abs(exponent)).padStart(2, "0");
+    return `${sign}${digits[0] ?? ""}${fraction}e${exponent < 0 ? "-" : "+"}${power}`;
+  }
+  if (exponent < 0) return `${sign}0.${"0".repeat(-exponent - 1)}${digits}`;
+  const whole = digits.slice(0, exponent + 1).padEnd(exponent + 1, "0");
+  const fraction = digits.slice(exponent + 1);
+  return fraction === "" ? sign + whole : `${sign}${whole}.${fraction}`;
+}
+
+/** `toExponential` rounds a tie up; C rounds it to the even digit. */
+function roundedToEven(value: number): string {
+  const rounded = value.toExponential(SIGNIFICANT_DIGITS - 1);
+  // oxlint-disable-next-line oxc/number-arg-out-of-range -- up to 100 digits since ES2018
+  const [exact, exponent] = value.toExponential(100).split("e") as [string, string];
+  const kept = exact.slice(0, SIGNIFICANT_DIGITS + 1);
+  const isTie = /^50*$/.test(exact.slice(SIGNIFICANT_DIGITS + 1));
+  return isTie && Number(kept.at(-1)) % 2 === 0 ? `${kept}e${exponent}` : rounded;
+}

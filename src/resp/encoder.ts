@@ -1,5 +1,9 @@
 import { invariant, unreachable } from "../engine/invariant.js";
 import {
+  BigNumberReply,
+  BooleanReply,
+  doubleText,
+  DoubleReply,
   ErrorReply,
   MapReply,
   NullArrayReply,
@@ -72,7 +76,24 @@ function encodeSimple(reply: Reply, protocol: ProtocolVersion): ByteString | nul
   if (reply instanceof ErrorReply) return `-${oneLine(reply.text)}\r\n`;
   if (reply instanceof NullArrayReply) return protocol === 2 ? NIL_ARRAY_2 : NIL_3;
   if (reply instanceof VerbatimReply) {
-    return protocol === 2 ? encodeBulk(reply.text) : `=${reply.text.length + 4}\r\ntxt:${reply.text}\r\n`;
+    return protocol === 2 ? encodeBulk(reply.text) : `=${reply.text.length + 4}\r\n${reply.format}:${reply.text}\r\n`;
+  }
+  return encodeScriptOnly(reply, protocol);
+}
+
+/** Forms that only a script makes: null for everything else. */
+function encodeScriptOnly(reply: Reply, protocol: ProtocolVersion): ByteString | null {
+  if (typeof reply === "bigint") return `:${reply}\r\n`;
+  if (reply instanceof BooleanReply) {
+    if (protocol === 2) return reply.value ? ":1\r\n" : ":0\r\n";
+    return reply.value ? "#t\r\n" : "#f\r\n";
+  }
+  if (reply instanceof DoubleReply) {
+    const text = doubleText(reply.value);
+    return protocol === 2 ? encodeBulk(text) : `,${text}\r\n`;
+  }
+  if (reply instanceof BigNumberReply) {
+    return protocol === 2 ? encodeBulk(reply.digits) : `(${oneLine(reply.digits)}\r\n`;
   }
   return null;
 }
@@ -141,6 +162,11 @@ class TextBuilder {
 
   append(text: ByteString): void {
     this.bytes += text.length;
+    if (text.length >= FLATTEN_BYTES) {
+      this.#parts.push(this.#tail, text);
+      this.#tail = "";
+      return;
+    }
     this.#tail += text;
     if (this.#tail.length >= FLATTEN_BYTES) {
       this.#parts.push(flattened(this.#tail));
