@@ -77,7 +77,7 @@ export interface CommandRow {
   readonly examples?: readonly string[];
   readonly keys?: readonly [first: number, last: number, step: number];
   readonly keysOf?: (argv: readonly ByteString[]) => readonly ByteString[];
-  /** Categories beyond those that follow from the flags and the group. */
+  /** ACL categories beyond those that follow from the flags; in place of those that follow from the group. */
   readonly categories?: readonly string[];
   readonly secret?: boolean;
   readonly timed?: boolean;
@@ -166,6 +166,7 @@ function subcommandsOf(container: CommandRow, rows: readonly CommandRow[]): Subc
     summary: "Shows the subcommands.",
     since: container.since,
     group: container.group,
+    ...(container.categories === undefined ? {} : { categories: container.categories }),
     replies: "lines of text",
     run: () => lines,
   });
@@ -181,22 +182,31 @@ function subcommandsOf(container: CommandRow, rows: readonly CommandRow[]): Subc
 
 const newCounters = (): CommandCounters => ({ calls: 0, rejected: 0, failed: 0, durationMs: 0 });
 
+const CATEGORIES_OF_GROUP: Readonly<Record<CommandGroup, readonly string[]>> = {
+  lease: ["@lease"],
+  generic: ["@keyspace"],
+  string: ["@string"],
+  connection: ["@connection"],
+  server: [],
+  pubsub: [],
+  cluster: [],
+  scripting: ["@scripting"],
+};
+
 /** Redis derives most categories from the flags; so do we. */
 function categoriesOf(row: CommandRow, flags: readonly string[]): readonly string[] {
   const categories = new Set<string>();
   const has = (flag: string): boolean => flags.includes(flag);
-  if (row.subcommands === undefined || row.run !== undefined) {
+  const isCallable = row.run !== undefined || row.parse !== undefined;
+  if (isCallable) {
     if (has("write")) categories.add("@write");
     if (has("readonly")) categories.add("@read");
     if (has("admin")) categories.add("@admin").add("@dangerous");
     if (has("pubsub")) categories.add("@pubsub");
     if (has("blocking")) categories.add("@blocking");
   }
-  if (row.group === "lease") categories.add("@lease");
-  if (row.group === "connection") categories.add("@connection");
-  if (row.group === "string") categories.add("@string");
-  if (row.group === "generic") categories.add("@keyspace");
-  for (const category of row.categories ?? []) categories.add(category);
+  const ofGroup = isCallable ? CATEGORIES_OF_GROUP[row.group] : [];
+  for (const category of row.categories ?? ofGroup) categories.add(category);
   categories.add(has("fast") ? "@fast" : "@slow");
   return [...categories];
 }

@@ -255,10 +255,12 @@ function modeRows(): CommandRow[] {
     since: string,
     summary: string,
     set: (connection: ClientConnection, enabled: boolean) => void,
+    flags = CONNECTION_FLAGS,
   ): CommandRow =>
     sub({
       name,
       arity: 3,
+      flags,
       summary,
       since,
       arguments: [onOff],
@@ -271,9 +273,15 @@ function modeRows(): CommandRow[] {
       },
     });
   return [
-    toggle("no-evict", "7.0.0", "Accepted; a client is never evicted.", (connection, on) => {
-      connection.noEvict = on;
-    }),
+    toggle(
+      "no-evict",
+      "7.0.0",
+      "Accepted; a client is never evicted.",
+      (connection, on) => {
+        connection.noEvict = on;
+      },
+      ADMIN_FLAGS,
+    ),
     toggle("no-touch", "7.2.0", "Accepted; access times are not kept.", (connection, on) => {
       connection.noTouch = on;
     }),
@@ -519,12 +527,10 @@ function trackingRows(): CommandRow[] {
       since: "6.0.0",
       arguments: [oneOf("mode", word("YES"), word("NO"))],
       replies: "an error",
-      run: ([, , mode = ""]) =>
-        isWord(mode, "YES") || isWord(mode, "NO")
-          ? generic(
-              "CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
-            )
-          : SYNTAX_ERROR,
+      run: () =>
+        generic(
+          "CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+        ),
     }),
   ];
 }

@@ -14,12 +14,12 @@ const ADMIN_FLAGS = "admin noscript loading stale";
 type Subrow = Omit<CommandRow, "group" | "flags">;
 
 const inContainer =
-  (container: string) =>
+  (container: string, flags = ADMIN_FLAGS) =>
   (fields: Subrow): CommandRow => ({
     ...fields,
     name: `${container}|${fields.name}`,
     group: "server",
-    flags: ADMIN_FLAGS,
+    flags,
   });
 
 export function diagnosticsCommands(context: ServerContext): CommandRow[] {
@@ -48,7 +48,7 @@ const SLOWLOG_COUNT_DEFAULT = 10;
 
 function slowlogRow(context: ServerContext): CommandRow {
   const { diagnostics } = context;
-  const sub = inContainer("slowlog");
+  const sub = inContainer("slowlog", "admin loading stale");
   return {
     name: "slowlog",
     arity: -2,
@@ -194,7 +194,7 @@ function latencyReport(context: ServerContext): string {
 // MEMORY ----------------------------------------------------------------------------------------------------------------
 
 function memoryRow(context: ServerContext): CommandRow {
-  const sub = inContainer("memory");
+  const sub = inContainer("memory", "");
   return {
     name: "memory",
     arity: -2,

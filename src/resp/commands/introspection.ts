@@ -21,7 +21,7 @@ import { isWord, patternError } from "./arguments.js";
  * map that it does not expect; cluster clients take the key positions from INFO.
  */
 
-const names = optional(several(text("command-name")));
+const nameArguments = optional(several(text("command-name")));
 const wholeCommand = [text("command"), optional(several(text("arg")))];
 
 const sub = (fields: Omit<CommandRow, "group" | "flags">): CommandRow => ({
@@ -70,7 +70,7 @@ function describingRows(table: () => CommandTable): CommandRow[] {
       summary: "Describes the commands named, or all.",
       since: "2.8.13",
       complexity: "O(N) in the number of commands",
-      arguments: [names],
+      arguments: [nameArguments],
       replies: "array with an entry for each command, nil for an unknown one",
       examples: ["COMMAND INFO lease.grant get"],
       timed: true,
@@ -82,7 +82,7 @@ function describingRows(table: () => CommandTable): CommandRow[] {
       summary: "Documents the commands named, or all.",
       since: "7.0.0",
       complexity: "O(N) in the number of commands",
-      arguments: [names],
+      arguments: [nameArguments],
       replies: "map of names and maps",
       examples: ["COMMAND DOCS lease.grant"],
       timed: true,

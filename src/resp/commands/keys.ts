@@ -241,7 +241,7 @@ function walkingRows(): CommandRow[] {
       summary: "Lists all keys that match a glob; SCAN does the same in small steps.",
       since: "1.0.0",
       group: "generic",
-      categories: ["@dangerous"],
+      categories: ["@keyspace", "@dangerous"],
       complexity: "O(N) in the number of keys of the database",
       arguments: [pattern()],
       replies: "array of keys",

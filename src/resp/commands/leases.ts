@@ -58,7 +58,7 @@ function lifeCommands(): CommandRow[] {
         key("id|*"),
         ttl,
         optional(severalClauses(after("KEY", block("attachment", key(), text("value"))))),
-        optional(after("LABEL", text("label"))),
+        optional(after("LABEL", text("text"))),
         optional(after("REQUEST", text("nonce"))),
       ],
       replies: "`[id, ttl in ms, token]`; nil when another lease holds one of the keys, then nothing is granted",

@@ -56,6 +56,7 @@ function publishRow(
     complexity: "O(N+M) in the number of listeners and of patterns",
     arguments: [text(channel), text("message")],
     replies: "number of deliveries",
+    ...(name === "spublish" ? { keys: [1, 1, 1] as const } : {}),
     examples: [`${name.toUpperCase()} news hello`],
     run: ([, to = "", message = ""]) => publish(to, message),
   };
@@ -63,6 +64,8 @@ function publishRow(
 
 function subscriptionRows(context: ServerContext, family: Family, since: string, what: string): CommandRow[] {
   const name = family.kind === "pattern" ? pattern() : text(family.what);
+  // In a cluster a shard channel decides the slot, as a key does.
+  const keys = family.kind === "shard" ? { keys: [1, -1, 1] as const } : {};
   return [
     {
       name: family.subscribe,
@@ -73,6 +76,7 @@ function subscriptionRows(context: ServerContext, family: Family, since: string,
       group: "pubsub",
       complexity: "O(N) in the number of names",
       arguments: [several(name)],
+      ...keys,
       replies: "one confirmation for each name, then messages as they come",
       examples: [`${family.subscribe.toUpperCase()} lease:worker-7`],
       run: (argv, connection) => subscribe(context, family, argv, connection),
@@ -86,6 +90,7 @@ function subscriptionRows(context: ServerContext, family: Family, since: string,
       group: "pubsub",
       complexity: "O(N) in the number of names",
       arguments: [optional(several(name))],
+      ...keys,
       replies: "one confirmation for each name; without names, for each subscription",
       examples: [family.unsubscribe.toUpperCase()],
       run: (argv, connection) => unsubscribe(context, family, argv, connection),

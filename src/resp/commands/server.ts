@@ -1,4 +1,4 @@
-import { generic, SYNTAX_ERROR, withCode } from "../../engine/errors.js";
+import { generic, quoteForError, SYNTAX_ERROR, withCode } from "../../engine/errors.js";
 import { ErrorReply, OK, StatusReply, VerbatimReply, type ByteString, type Reply } from "../../engine/reply.js";
 import { NO_REPLY, type ClientConnection, type RunResult } from "../command.js";
 import { integer, oneOf, optional, several, text, word, type CommandRow } from "../command-definition.js";
@@ -25,7 +25,7 @@ export function serverCommands(context: ServerContext, info: InfoSource): Comman
     ...waitingRows(),
     ...clusterRows(),
     ...emptyContainers(),
-    aclRow(context),
+    aclRow(context, info),
   ];
 }
 
@@ -52,7 +52,7 @@ function roleRows(context: ServerContext): CommandRow[] {
   const replicaOf = (name: string, since: string): CommandRow => ({
     name,
     arity: 3,
-    flags: "admin noscript stale",
+    flags: "admin noscript stale no_async_loading",
     summary: "With NO ONE: takes the primary role. There is no replication from another server.",
     since,
     group: "server",
@@ -141,7 +141,7 @@ function lifeRows(context: ServerContext): CommandRow[] {
     {
       name: "shutdown",
       arity: -1,
-      flags: "admin noscript loading stale no_multi",
+      flags: "admin noscript loading stale no_multi allow_busy",
       summary: "Finishes what is in flight, syncs and ends the server.",
       since: "1.0.0",
       group: "server",
@@ -238,7 +238,7 @@ function savingRows(context: ServerContext): CommandRow[] {
   const status = (name: string, arguments_: CommandRow["arguments"], reply: StatusReply): CommandRow => ({
     name,
     arity: name === "bgsave" ? -1 : 1,
-    flags: "admin noscript no_async_loading",
+    flags: `admin noscript no_async_loading${name === "save" ? " no_multi" : ""}`,
     summary: "Accepted and without effect: each write is on disk before its reply.",
     since: "1.0.0",
     group: "server",
@@ -284,6 +284,7 @@ function waitingRows(): CommandRow[] {
       name: "wait",
       arity: 3,
       flags: "noscript",
+      categories: ["@connection"],
       summary: "Answers at once: there are no replicas to wait for.",
       since: "3.0.0",
       group: "generic",
@@ -299,6 +300,7 @@ function waitingRows(): CommandRow[] {
       name: "waitaof",
       arity: 4,
       flags: "noscript",
+      categories: ["@connection"],
       summary: "Answers at once: what was acknowledged is synced.",
       since: "7.2.0",
       group: "generic",
@@ -318,22 +320,28 @@ function waitingRows(): CommandRow[] {
 // What there is none of -----------------------------------------------------------------------------------------------
 
 function clusterRows(): CommandRow[] {
-  const refused = (name: string, arity: number, arguments_: CommandRow["arguments"]): CommandRow => ({
+  const refused = (
+    name: string,
+    arity: number,
+    flags: string,
+    rest: Pick<CommandRow, "arguments" | "categories">,
+  ): CommandRow => ({
     name,
     arity,
-    flags: "loading stale fast",
+    flags,
     summary: "Refused: Redis Cluster is not spoken.",
     since: "3.0.0",
     group: "cluster",
-    arguments: arguments_ ?? [],
     replies: "an error, as in Redis without a cluster",
     run: () => NO_CLUSTER,
+    ...rest,
   });
+  const connection = { categories: ["@connection"] };
   return [
-    refused("cluster", -2, [text("subcommand"), optional(several(text("argument")))]),
-    refused("readonly", 1, []),
-    refused("readwrite", 1, []),
-    refused("asking", 1, []),
+    refused("cluster", -2, "", { arguments: [text("subcommand"), optional(several(text("argument")))] }),
+    refused("readonly", 1, "loading stale fast", connection),
+    refused("readwrite", 1, "loading stale fast", connection),
+    refused("asking", 1, "fast", connection),
   ];
 }
 
@@ -432,14 +440,18 @@ export const CATEGORIES = [
   "lease",
 ] as const;
 
-function aclRow(context: ServerContext): CommandRow {
-  const sub = (fields: Omit<CommandRow, "group" | "flags" | "since">): CommandRow => ({
+function aclRow(context: ServerContext, info: InfoSource): CommandRow {
+  const sub = (
+    fields: Omit<CommandRow, "group" | "flags" | "since">,
+    flags = "noscript loading stale",
+  ): CommandRow => ({
     ...fields,
     name: `acl|${fields.name}`,
     since: "6.0.0",
     group: "server",
-    flags: "noscript loading stale",
+    flags,
   });
+  const adminFlags = "admin noscript loading stale";
   return {
     name: "acl",
     arity: -2,
@@ -458,29 +470,45 @@ function aclRow(context: ServerContext): CommandRow {
         examples: ["ACL WHOAMI"],
         run: () => "default",
       }),
-      sub({
-        name: "users",
-        arity: 2,
-        summary: "Lists the users.",
-        replies: "`[default]`",
-        examples: ["ACL USERS"],
-        run: () => ["default"],
-      }),
-      sub({
-        name: "list",
-        arity: 2,
-        summary: "Lists the users with their rights.",
-        replies: "array of one rule; the password is not shown",
-        examples: ["ACL LIST"],
-        run: () => [`user default on ${context.settings.password === null ? "nopass " : ""}~* &* +@all`],
-      }),
+      sub(
+        {
+          name: "users",
+          arity: 2,
+          summary: "Lists the users.",
+          replies: "`[default]`",
+          examples: ["ACL USERS"],
+          run: () => ["default"],
+        },
+        adminFlags,
+      ),
+      sub(
+        {
+          name: "list",
+          arity: 2,
+          summary: "Lists the users with their rights.",
+          replies: "array of one rule; the password is not shown",
+          examples: ["ACL LIST"],
+          run: () => [`user default on ${context.settings.password === null ? "nopass " : ""}~* &* +@all`],
+        },
+        adminFlags,
+      ),
       sub({
         name: "cat",
         arity: -2,
-        summary: "Lists the categories; COMMAND LIST FILTERBY ACLCAT lists the commands of one.",
+        summary: "Lists the categories, or the commands of one.",
+        arguments: [optional(text("category"))],
         replies: "array of names",
-        examples: ["ACL CAT"],
-        run: (argv) => (argv.length > 2 ? SYNTAX_ERROR : [...CATEGORIES]),
+        examples: ["ACL CAT", "ACL CAT lease"],
+        run: (argv) => {
+          const [, , given] = argv;
+          if (argv.length > 3) return SYNTAX_ERROR;
+          if (given === undefined) return [...CATEGORIES];
+          const category = CATEGORIES.find((known) => known === given.toLowerCase());
+          if (category === undefined) return generic(`Unknown category '${quoteForError(given)}'`);
+          return [...info.definitions()]
+            .filter(({ categories }) => categories.includes(`@${category}`))
+            .map(({ name }) => name);
+        },
       }),
     ],
   };
