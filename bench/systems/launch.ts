@@ -27,7 +27,7 @@ export async function launch(name: SystemName, places: Places): Promise<ServerPr
   switch (name) {
     case "leasehold":
     case "leasehold-tmpfs":
-      return launchLeasehold(name, places, ownDirectory, isAnsweringPing);
+      return launchLeasehold(name, places, ownDirectory, isPrimary);
     case "redis-memory":
     case "redis-always":
       return ServerProcess.start({
@@ -88,6 +88,11 @@ export async function launchLeasehold(
     isReady: async () => holds(port, isServing),
     readyMsMax: 60_000,
   });
+}
+
+/** PING is answered while the server still loads; a question about a lease is not. */
+async function isPrimary(client: RespClient): Promise<boolean> {
+  return (await client.call("LEASE.PTTL", "nobody")) === -2;
 }
 
 async function isAnsweringPing(client: RespClient): Promise<boolean> {
