@@ -1,0 +1,369 @@
+import { checkInvariants, digest } from "#src/engine/audit.js";
+import type { Engine } from "#src/engine/engine.js";
+import { StatusReply, type Reply } from "#src/engine/reply.js";
+import { Beliefs } from "./beliefs.js";
+import { Oracle } from "./oracle.js";
+import { watchEngines } from "./probe.js";
+import { SimClient } from "./sim-client.js";
+import { SimNode } from "./sim-node.js";
+import { CORRECT_DISK, NO_DISK_FAULTS, SimDisk, SimStore, type DiskBugs } from "./sim-store.js";
+import { Connection } from "./sim-wire.js";
+import { World } from "./sim-world.js";
+import { SimHost } from "./sim-host.js";
+import { chooseSwarm, type Swarm } from "./swarm.js";
+import { check, Violation } from "./violation.js";
+
+/**
+ * One run: a safety phase with everything that the seed switched on, then everything is healed and traffic stops, and time runs on until
+ * nothing is left to do (the liveness phase). Invariants are checked at every event; the end checks that nothing stayed behind.
+ *
+ * `simulate(seed)` replays exactly: the same seed and the same code give the same trace, of which `traceHash` is the witness.
+ */
+
+export interface SimulationOptions {
+  /** Keep the whole trace. */
+  readonly verbose?: boolean;
+  /** Changes what the seed chose; deliberate bugs use it. */
+  readonly adjust?: (swarm: Swarm) => Swarm;
+  readonly diskBugs?: Partial<DiskBugs>;
+}
+
+export interface SimulationResult {
+  readonly seed: number;
+  readonly swarm: Swarm;
+  /** What was broken; null when nothing was. */
+  readonly failure: Error | null;
+  readonly traceHash: string;
+  readonly traceLines: readonly string[];
+  readonly counts: SimulationCounts;
+}
+
+export interface SimulationCounts {
+  events: number;
+  decisions: number;
+  answered: number;
+  lost: number;
+  incarnations: number;
+  tenures: number;
+  crashesAtPoints: number;
+  failures: number;
+  refusedStarts: number;
+  virtualMs: number;
+}
+
+/** More events than any healthy run has; a run that reaches it does not come to rest. */
+const EVENTS_MAX = 200_000;
+
+/** How often the engine's own invariants are checked: every so many events. */
+const AUDIT_EVERY_EVENTS = 16;
+
+export function simulate(seed: number, options: SimulationOptions = {}): SimulationResult {
+  const simulation = new Simulation(seed, options);
+  const failure = watchEngines(simulation.oracle, () => simulation.run());
+  return {
+    seed,
+    swarm: simulation.swarm,
+    failure,
+    traceHash: simulation.world.traceHash(),
+    traceLines: simulation.world.traceLines,
+    counts: simulation.counts,
+  };
+}
+
+class Simulation {
+  readonly world: World;
+  readonly swarm: Swarm;
+  readonly oracle: Oracle;
+  readonly #disk: SimDisk;
+  readonly #beliefs: Beliefs;
+  readonly #clients: SimClient[] = [];
+  #node: SimNode | null = null;
+  #incarnations = 0;
+  #requests = 0;
+  #wallOffsetMs = 0;
+  #isHealed = false;
+  readonly counts: SimulationCounts = {
+    events: 0,
+    decisions: 0,
+    answered: 0,
+    lost: 0,
+    incarnations: 0,
+    tenures: 0,
+    crashesAtPoints: 0,
+    failures: 0,
+    refusedStarts: 0,
+    virtualMs: 0,
+  };
+
+  constructor(seed: number, options: SimulationOptions) {
+    this.world = new World(seed, options.verbose);
+    const chosen = chooseSwarm(this.world.random);
+    this.swarm = options.adjust === undefined ? chosen : options.adjust(chosen);
+    const { swarm, world } = this;
+    this.#disk = new SimDisk(world, swarm.diskTimes, swarm.diskFaults, { ...CORRECT_DISK, ...options.diskBugs });
+    this.#beliefs = new Beliefs(world);
+    const { limits } = swarm.node;
+    this.oracle = new Oracle(world, this.#disk, this.#beliefs, {
+      ...limits,
+      hasListeners: () => swarm.node.hasListeners,
+    });
+  }
+
+  /** Returns what was broken, or null. */
+  run(): Error | null {
+    try {
+      this.#begin();
+      this.#runUntil(() => this.#clients.every((client) => client.isDone));
+      this.#heal();
+      this.#runUntil(() => false);
+      this.#checkRest();
+      return null;
+    } catch (error) {
+      if (error instanceof Error) return error;
+      throw error;
+    } finally {
+      this.#count();
+    }
+  }
+
+  #begin(): void {
+    const { world, swarm } = this;
+    this.#boot();
+    for (let index = 0; index < swarm.workload.clients; index += 1) {
+      const client = new SimClient(world, this.#beliefs, this.oracle, {
+        index,
+        workload: swarm.workload,
+        clockRate: this.#clockRate(),
+        clockOriginMs: world.random.between(0, 1e6),
+        connect: (asking) => this.#connect(asking),
+        nextRequestNumber: () => (this.#requests += 1),
+      });
+      this.#clients.push(client);
+    }
+    const { operator } = swarm;
+    this.#repeat(operator.crashMs, () => this.#node?.crash());
+    this.#repeat(operator.stopMs, () => this.#stopNode());
+    this.#repeat(operator.stepDownMs, () => this.#handOver());
+    this.#repeat(operator.rivalMs, () => this.#startRival());
+    this.#repeat(operator.holdMs, () => {
+      this.#node?.host.hold(world.random.between(0, operator.holdMsMax), world.random.chance(0.3));
+    });
+    this.#repeat(operator.wallJumpMs, () => {
+      this.#wallOffsetMs = world.random.between(-1, 1) * 31_536_000_000;
+    });
+  }
+
+  #runUntil(isOver: () => boolean): void {
+    while (!isOver()) {
+      if (!this.world.step()) return;
+      const { eventsRun } = this.world;
+      check(eventsRun < EVENTS_MAX, "liveness", () => `not at rest after ${EVENTS_MAX} events`);
+      this.#checkReport();
+      if (eventsRun % AUDIT_EVERY_EVENTS === 0) this.#audit();
+    }
+  }
+
+  // The server ----------------------------------------------------------------------------------------------------------
+
+  #boot(): void {
+    const { world, swarm } = this;
+    this.#incarnations += 1;
+    const node = new SimNode(world, this.#disk, this.oracle, {
+      number: this.#incarnations,
+      host: {
+        clockRate: this.#clockRate(),
+        clockOriginMs: world.random.pick([0, 1, 1e3, 1e6, 1e9]) * world.random.fraction(),
+        timerEarlyMsMax: swarm.node.timerEarlyMsMax,
+        timerLateMsMean: swarm.node.timerLateMsMean,
+        pauseChance: swarm.node.pauseChance,
+        pauseMsMax: swarm.node.pauseMsMax,
+        wallOffsetMs: () => this.#wallOffsetMs,
+      },
+      engineLimits: swarm.node.limits,
+      batchBytesMax: swarm.node.batchBytesMax,
+      points: this.#isHealed ? { crashChance: 0, errorChance: 0 } : swarm.points,
+      hasListeners: () => swarm.node.hasListeners,
+      digest: (engine) => digest(engine.state),
+      onServes: () => (this.counts.tenures += 1),
+      onEnd: (ended, reason) => this.#nodeEnded(ended, reason),
+    });
+    node.host.calm = this.#isHealed;
+    this.#node = node;
+    node.start();
+  }
+
+  #nodeEnded(node: SimNode, reason: string): void {
+    if (reason.startsWith("crash at")) this.counts.crashesAtPoints += 1;
+    if (reason.startsWith("failed")) this.counts.failures += 1;
+    if (reason.startsWith("cannot start")) this.counts.refusedStarts += 1;
+    if (this.#node !== node) return;
+    this.#node = null;
+    this.world.after(this.world.random.exponential(this.swarm.operator.downMsMean), () => {
+      if (this.#node === null) this.#boot();
+    });
+  }
+
+  #connect(client: SimClient): Connection | null {
+    const node = this.#node;
+    if (node === null) return null;
+    const connection = new Connection(this.world, this.swarm.wire, client, node);
+    node.connections.add(connection);
+    return connection;
+  }
+
+  // The operator --------------------------------------------------------------------------------------------------------
+
+  /** Does something again and again until everything is healed. */
+  #repeat(everyMsMean: number, act: () => void): void {
+    if (everyMsMean === Infinity) return;
+    this.world.after(this.world.random.exponential(everyMsMean), () => {
+      if (this.#isHealed) return;
+      act();
+      this.#repeat(everyMsMean, act);
+    });
+  }
+
+  #stopNode(): void {
+    const node = this.#node;
+    if (node === null || node.isStopping) return;
+    node.trace("asked to stop");
+    node.stop();
+  }
+
+  /** FAILOVER, and after a while the role again. */
+  #handOver(): void {
+    const node = this.#node;
+    if (node === null || node.isStopping) return;
+    node.trace("asked to step down");
+    node.stepDown((reply) => node.trace(`FAILOVER is answered ${describeRole(reply)}`));
+    const delayMs = this.world.random.exponential(this.swarm.operator.downMsMean);
+    this.world.after(delayMs, () => this.#takeRole(node));
+  }
+
+  #takeRole(node: SimNode): void {
+    if (node.hasEnded || node.isStopping) return;
+    node.takeRole((reply) => {
+      node.trace(`REPLICAOF NO ONE is answered ${describeRole(reply)}`);
+      // Still stepping down: an operator tries again.
+      if (!(reply instanceof StatusReply)) this.world.after(1, () => this.#takeRole(node));
+    });
+  }
+
+  /** A second process on the same disk has to be refused. */
+  #startRival(): void {
+    const { world } = this;
+    if (this.#disk.holder === null) return;
+    const host = new SimHost(world, {
+      clockRate: 1,
+      clockOriginMs: 0,
+      timerEarlyMsMax: 0,
+      timerLateMsMean: 0,
+      pauseChance: 0,
+      pauseMsMax: 0,
+      wallOffsetMs: () => 0,
+      onCrash: () => undefined,
+    });
+    const { holder } = this.#disk;
+    new SimStore(this.#disk, host, "rival").acquire((error) => {
+      check(error?.code === "in-use" || this.#disk.holder !== holder, "ports", () => "two processes hold one disk");
+      host.kill();
+    });
+  }
+
+  #clockRate(): number {
+    const { clockErrorMax } = this.swarm.node;
+    // The extremes are where a missing margin shows.
+    return 1 + this.world.random.pick([-1, 1, this.world.random.between(-1, 1)]) * clockErrorMax;
+  }
+
+  // Phases and checks ---------------------------------------------------------------------------------------------------
+
+  /** No more faults, no more traffic: what is under way is finished, and every lease ends. */
+  #heal(): void {
+    this.world.trace("healed");
+    this.#isHealed = true;
+    this.#disk.faults = NO_DISK_FAULTS;
+    this.#disk.fullUntilMs = 0;
+    const node = this.#node;
+    if (node !== null) {
+      node.points = { crashChance: 0, errorChance: 0 };
+      node.host.calm = true;
+    }
+    for (const client of this.#clients) client.rest();
+  }
+
+  #checkReport(): void {
+    const node = this.#node;
+    if (node === null || node.hasEnded) return;
+    const report = node.coordinator.report();
+    const { syncedRevision } = this.#disk;
+    const isDurable = report.durableRevision <= syncedRevision;
+    check(isDurable, "release", () => `durable at ${report.durableRevision}, the disk has ${syncedRevision}`);
+    check(report.durableRevision <= report.revision, "release", () => "durable before it happened");
+    if (report.role !== "primary" || !node.isServing) return;
+    check(report.leases === this.oracle.live.leases.size, "ops", () => `${report.leases} leases in the report`);
+    check(report.repliesParked <= this.#requests, "liveness", () => "more replies parked than requests were sent");
+  }
+
+  #audit(): void {
+    const engine = this.#node?.coordinator.engine ?? null;
+    if (engine !== null && this.#node?.isServing === true) checkInvariants(engine.state);
+  }
+
+  /** Nothing runs any more: nothing may be left. */
+  #checkRest(): void {
+    const node = this.#node;
+    check(
+      node !== null && node.role === "primary",
+      "liveness",
+      () => `the server is ${node?.role ?? "down"} at the end`,
+    );
+    for (const client of this.#clients) {
+      check(!client.isWaiting, "liveness", () => `${client.name} waits for ever`);
+    }
+    const report = node.coordinator.report();
+    const keys = report.keysByDatabase.reduce((sum, count) => sum + count, 0);
+    check(
+      report.leases === 0 && keys === 0,
+      "liveness",
+      () => `${report.leases} leases and ${keys} keys live for ever`,
+    );
+    check(this.oracle.live.leases.size === 0, "liveness", () => "the model has leases left");
+    check(report.repliesParked === 0, "liveness", () => `${report.repliesParked} replies stay parked`);
+    check(report.batchOpenBytes === 0, "liveness", () => `${report.batchOpenBytes} bytes never reach the disk`);
+    check(report.revision === this.#disk.syncedRevision, "liveness", () => "the newest revision is not on disk");
+    check(node.host.timersArmed === 0, "liveness", () => `${node.host.timersArmed} timers stay armed`);
+    const rows = [...this.#disk.rows.keys()].filter((row) => !row.startsWith("m/"));
+    check(rows.length === 0, "liveness", () => `rows stay on disk: ${rows.join(" ")}`);
+    const { engine } = node.coordinator;
+    check(engine !== null && engine.nextDueMs() === null, "liveness", () => "the wheel is not empty");
+    checkInvariants(engine.state);
+    check(engine.sweepSome(1), "liveness", () => "ended rows stay behind");
+  }
+
+  #count(): void {
+    this.counts.events = this.world.eventsRun;
+    this.counts.virtualMs = Math.round(this.world.nowMs);
+    this.counts.decisions = this.oracle.decisions;
+    this.counts.incarnations = this.#incarnations;
+    for (const client of this.#clients) {
+      this.counts.answered += client.answered;
+      this.counts.lost += client.lostRequests;
+    }
+  }
+}
+
+const describeRole = (reply: Reply): string => (reply instanceof StatusReply ? reply.text : "an error");
+
+/** Everything that a reader of a failure needs, the seed first. */
+export function reportOf(result: SimulationResult, linesMax = 40): string {
+  const { seed, failure, traceLines } = result;
+  const stack = failure instanceof Violation ? failure.message : (failure?.stack ?? "");
+  return [
+    `seed ${seed}: ${stack}`,
+    `replay: npm run sim -- --seed ${seed} --verbose`,
+    ...traceLines.slice(-linesMax).map((line) => `  ${line}`),
+  ].join("\n");
+}
+
+export type { Engine };
