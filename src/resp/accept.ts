@@ -58,7 +58,7 @@ export function acceptIntoSharedBuffer(server: Server, buffer: Buffer, onSocket:
         },
       },
     };
-    const socket = new Socket(options as unknown as ConstructorParameters<typeof Socket>[0]);
+    const socket = new Socket(options);
     onRead = onSocket(socket);
   };
   return true;

@@ -35,22 +35,23 @@ export class RequestDecoder {
   readonly #cut: (this: Buffer, start?: number, end?: number) => Buffer;
 
   #requests: (readonly ByteString[])[] = [];
-  #newestName: ByteString = "";
+  /** The newest command name, where `cut` finds it. */
+  readonly #newest: { name: ByteString } = { name: "" };
 
   /** `readBuffer`: where most requests lie, because sockets read into it. */
   constructor(readBuffer: Buffer) {
     this.#readBuffer = readBuffer;
     this.#parser = new RedisParser({
       returnBuffers: true,
-      returnReply: (request) => {
-        this.#requests.push(request as unknown as readonly ByteString[]);
+      returnReply: (request: readonly ByteString[]) => {
+        this.#requests.push(request);
       },
       returnError: unexpected,
       returnFatalError: unexpected,
     });
-    const decoder = this;
+    const newest = this.#newest;
     this.#cut = function cut(this: Buffer, start = 0, end = this.length): Buffer {
-      const name = decoder.#newestName;
+      const { name } = newest;
       if (end - start === name.length && holdsAt(this, start, name)) return name as unknown as Buffer;
       return (this as Latin1Sliceable).latin1Slice(start, end) as unknown as Buffer;
     };
@@ -62,12 +63,13 @@ export class RequestDecoder {
     this.#requests = requests;
     this.#parser.execute(this.#viewOf(bytes, start, end));
     invariant(requests.length === before + count, "redis-parser finds the frames that the guard found");
-    const newest = requests.at(-1)?.[0];
-    if (newest !== undefined && newest.length <= REMEMBERED_NAME_BYTES_MAX) this.#newestName = newest;
+    const name = requests.at(-1)?.[0];
+    if (name !== undefined && name.length <= REMEMBERED_NAME_BYTES_MAX) this.#newest.name = name;
   }
 
   #viewOf(bytes: Buffer, start: number, end: number): Buffer {
-    if (start !== 0 || end > CACHED_VIEW_BYTES_MAX || bytes !== this.#readBuffer) return this.#makeView(bytes, start, end);
+    if (start !== 0 || end > CACHED_VIEW_BYTES_MAX || bytes !== this.#readBuffer)
+      return this.#makeView(bytes, start, end);
     const cached = this.#cachedViews[end];
     if (cached !== undefined) return cached;
     const view = this.#makeView(bytes, start, end);

@@ -150,7 +150,7 @@ export class FrameGuard {
 
   /** Forgets everything: the connection runs no further command. */
   clear(): void {
-    this.#start = this.#end;
+    this.#consumeTo(this.#end);
     this.#bulksLeft = 0;
     this.#bulkEnd = -1;
     this.settle();
@@ -331,7 +331,11 @@ export class FrameGuard {
       this.bytes.copyWithin(0, this.#start, this.#end);
     } else {
       // Doubling keeps the copies of a long request linear; `needed` keeps a short one small.
-      const capacity = Math.max(OWN_BYTES_MIN, needed, this.#borrowed ? 0 : Math.min(live * 2, needed + FRAME_BYTES_MAX));
+      const capacity = Math.max(
+        OWN_BYTES_MIN,
+        needed,
+        this.#borrowed ? 0 : Math.min(live * 2, needed + FRAME_BYTES_MAX),
+      );
       const own = Buffer.allocUnsafe(capacity);
       this.bytes.copy(own, 0, this.#start, this.#end);
       this.bytes = own;

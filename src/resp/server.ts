@@ -17,7 +17,14 @@ import { RequestDecoder } from "./decoder.js";
 import { Dispatcher } from "./dispatcher.js";
 import { frameLimits, type FrameLimits } from "./frame-guard.js";
 import { TurnLedger } from "./turn-ledger.js";
-import { FRAME_BYTES_MAX, HOUSEKEEPING_MS, LINGER_MS, LINGER_UNSENT_MS, READ_BYTES_MAX, REFUSED_LINGERING_MAX } from "./wire-limits.js";
+import {
+  FRAME_BYTES_MAX,
+  HOUSEKEEPING_MS,
+  LINGER_MS,
+  LINGER_UNSENT_MS,
+  READ_BYTES_MAX,
+  REFUSED_LINGERING_MAX,
+} from "./wire-limits.js";
 
 /**
  * The listening side: accepts clients, keeps the register of them, gives held ones their turn again, closes idle ones, and stops
@@ -158,8 +165,14 @@ export class RespServer implements ConnectionHost, ServerHandle {
         server.on("error", (error: NodeJS.ErrnoException) => {
           this.log.write("warn", "cannot accept a connection", { error: error.code ?? error.message });
         });
-        if (this.#sharedReads && !acceptIntoSharedBuffer(server, this.#readBuffer, (socket) => this.#acceptShared(socket))) {
-          this.log.write("info", "this Node does not let accepted sockets share a read buffer; reads cost a little more");
+        if (
+          this.#sharedReads &&
+          !acceptIntoSharedBuffer(server, this.#readBuffer, (socket) => this.#acceptShared(socket))
+        ) {
+          this.log.write(
+            "info",
+            "this Node does not let accepted sockets share a read buffer; reads cost a little more",
+          );
         }
         const listening = { host, port: (server.address() as AddressInfo).port };
         this.#listening.push(listening);

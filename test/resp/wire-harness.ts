@@ -100,7 +100,9 @@ const spec = (name: string, arity: number, rest: Partial<CommandSpec>): CommandS
 });
 
 /** PING, ECHO, BIG bytes, NOW key (answered at once), LATER key (parked), WAIT key (parked and blocking), QUIT, AUTH ... */
-export function testCommands(extra: Readonly<Record<string, Run>> = {}): CommandLookup & { specs: Map<string, CommandSpec> } {
+export function testCommands(
+  extra: Readonly<Record<string, Run>> = {},
+): CommandLookup & { specs: Map<string, CommandSpec> } {
   const specs = new Map<string, CommandSpec>();
   const add = (name: string, arity: number, rest: Partial<CommandSpec>): void => {
     specs.set(name, spec(name, arity, rest));
@@ -183,7 +185,7 @@ export async function startHarness(options: HarnessOptions = {}): Promise<Harnes
   });
   await server.listen(["127.0.0.1"], 0);
   const port = server.listening[0]?.port ?? 0;
-  return { server, backend, log, port, settings, stop: () => server.stop(1000) };
+  return { server, backend, log, port, settings, stop: () => server.stop(100) };
 }
 
 /** A raw client: sends bytes, collects bytes. */
@@ -236,10 +238,12 @@ export class RawClient {
   /** Waits for exactly `text` at the front, and takes it. Throws when something else arrives, or the end. */
   async expect(text: ByteString): Promise<void> {
     await this.until(
-      (client) => client.received.length >= text.length || !text.startsWith(client.received) || client.ended || client.closed,
+      (client) =>
+        client.received.length >= text.length || !text.startsWith(client.received) || client.ended || client.closed,
     );
     const got = this.received.slice(0, text.length);
-    if (got !== text) throw new Error(`expected ${JSON.stringify(text.slice(0, 300))}, got ${JSON.stringify(got.slice(0, 300))}`);
+    if (got !== text)
+      throw new Error(`expected ${JSON.stringify(text.slice(0, 300))}, got ${JSON.stringify(got.slice(0, 300))}`);
     this.received = this.received.slice(text.length);
   }
 
@@ -255,7 +259,8 @@ export class RawClient {
 }
 
 /** The request as clients send it. */
-export const request = (...argv: readonly ByteString[]): ByteString =>
+export const request = (...argv: readonly ByteString[]): ByteString => frame(argv);
+export const frame = (argv: readonly ByteString[]): ByteString =>
   `*${argv.length}\r\n${argv.map((argument) => `$${argument.length}\r\n${argument}\r\n`).join("")}`;
 
 /** Waits until `condition` holds, looking at the end of every loop turn. */
