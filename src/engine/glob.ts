@@ -23,12 +23,14 @@ type Element = number | ByteSet;
 
 export type Matcher = (name: ByteString) => boolean;
 
-/** Patterns that come again and again (PSUBSCRIBE with every message) are compiled once. */
+/** Patterns that come again and again (PSUBSCRIBE with every message) are compiled once; not long ones, which are large then. */
 const COMPILED_MAX = 256;
+const COMPILED_BYTES_MAX = 256;
 const compiled = new Map<ByteString, Matcher>();
 
 /** Whether a name matches a pattern as a whole. */
 export function globMatches(pattern: ByteString, name: ByteString): boolean {
+  if (pattern.length > COMPILED_BYTES_MAX) return compileGlob(pattern)(name);
   let matches = compiled.get(pattern);
   if (matches === undefined) {
     if (compiled.size >= COMPILED_MAX) compiled.clear();
@@ -141,6 +143,8 @@ type Finder = (name: ByteString, start: number, end: number) => number;
 
 /** Finds the leftmost place of a piece within name[start, end); returns the index behind it, -1 when there is none. */
 function finderOf(piece: readonly Element[]): Finder {
+  const [only] = piece;
+  if (piece.length === 1 && typeof only === "number") return (name, start, end) => findByte(only, name, start, end);
   const words = Math.ceil(piece.length / BITS);
   const masks = new Int32Array(CHARACTERS * words);
   for (const [index, element] of piece.entries()) {
@@ -158,6 +162,11 @@ function finderOf(piece: readonly Element[]): Finder {
   if (words === 1) return (name, start, end) => findShort(masks, lastBit, name, start, end);
   const reached = new Int32Array(words);
   return (name, start, end) => findLong(masks, lastBit, reached, name, start, end);
+}
+
+function findByte(code: number, name: ByteString, start: number, end: number): number {
+  for (let index = start; index < end; index += 1) if (name.charCodeAt(index) === code) return index + 1;
+  return -1;
 }
 
 /** Bit i of `reached`: the piece's first i + 1 elements match the bytes that end here. */

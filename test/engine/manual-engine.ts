@@ -1,0 +1,163 @@
+import type { Command, KeyValue, Origin } from "#src/engine/command.js";
+import { checkInvariants, digest, Engine, type Decision } from "#src/engine/engine.js";
+import { DEFAULT_ENGINE_LIMITS, EXPIRIES_PER_TURN_MAX, type EngineLimits } from "#src/engine/limits.js";
+import type { Op } from "#src/engine/op.js";
+import { ErrorReply, MapReply, StatusReply, type Reply } from "#src/engine/reply.js";
+
+/** The engine under a manual clock. Deadlines are not padded unless a test asks for it, so that times are round. */
+export class ManualEngine {
+  engine: Engine;
+  nowMs = 1_000;
+  unixMs = 1_790_000_000_000;
+  /** Every op since the beginning: what a store would have. */
+  readonly log: Op[] = [];
+  readonly #limits: EngineLimits;
+
+  constructor(limits: Partial<EngineLimits> = {}) {
+    this.#limits = { ...DEFAULT_ENGINE_LIMITS, clockErrorPerMille: 0, ...limits };
+    this.engine = new Engine(this.#limits, "inc");
+  }
+
+  decide(command: Command, origin: Origin = ORIGIN): Decision {
+    return this.engine.decide(command, this, origin);
+  }
+
+  apply(decision: Decision): void {
+    this.log.push(...decision.ops);
+    this.engine.apply(decision, this);
+  }
+
+  run(command: Command, origin: Origin = ORIGIN): Decision {
+    const decision = this.decide(command, origin);
+    this.apply(decision);
+    return decision;
+  }
+
+  reply(command: Command, origin: Origin = ORIGIN): Reply {
+    return this.run(command, origin).reply;
+  }
+
+  /** Error replies as their text, maps as objects: easy to compare. */
+  answer(command: Command, origin: Origin = ORIGIN): unknown {
+    return plain(this.run(command, origin).reply);
+  }
+
+  advance(ms: number): void {
+    this.nowMs += ms;
+    this.unixMs += ms;
+  }
+
+  /** What the tick does until nothing is due: expires. Returns the ids that ended, in their order. */
+  tick(): string[] {
+    const ended: string[] = [];
+    for (let round = 0; round < 100_000; round += 1) {
+      const dueMs = this.engine.nextDueMs();
+      if (dueMs === null || dueMs > this.nowMs) return ended;
+      const ids = this.engine.dueLeases(this.nowMs, EXPIRIES_PER_TURN_MAX);
+      const decision = this.run({ kind: "lease-expire", ids });
+      for (const op of decision.ops) if (op.kind === "lease-end") ended.push(op.id);
+      this.durable();
+    }
+    throw new Error("the tick finds no end");
+  }
+
+  /** Everything so far is durable, and swept. */
+  durable(): void {
+    this.engine.durable(this.engine.state.revision);
+    while (!this.engine.sweepSome(1_000));
+  }
+
+  /** The process ends and another takes over from the log, its clock somewhere else. */
+  restart(nowMs: number): void {
+    const { revision } = this.engine.state;
+    const before = digest(this.engine.state);
+    this.engine = new Engine(this.#limits, "inc");
+    for (const op of this.log) this.engine.recover(op);
+    this.engine.recoverRevision(revision);
+    this.engine.finishRecovery();
+    checkInvariants(this.engine.state);
+    if (digest(this.engine.state) !== before) throw new Error("recovery made another state");
+    this.nowMs = nowMs;
+    this.engine.beginRebuild(this);
+    while (!this.engine.rebuildSome(3));
+  }
+}
+
+export const ORIGIN: Origin = { databaseIndex: 0, owner: "worker-1 127.0.0.1:50123" };
+
+export const inDatabase = (databaseIndex: number): Origin => ({ ...ORIGIN, databaseIndex });
+
+/** Replies without their classes. */
+export function plain(reply: Reply): unknown {
+  if (reply instanceof ErrorReply) return reply.text;
+  if (reply instanceof StatusReply) return `+${reply.text}`;
+  if (reply instanceof MapReply) return Object.fromEntries(reply.pairs.map(([name, value]) => [name, plain(value)]));
+  return reply;
+}
+
+export const pairs = (keys: Record<string, string>): KeyValue[] =>
+  Object.entries(keys).map(([key, value]) => ({ key, value }));
+
+interface GrantOptions {
+  readonly keys?: Record<string, string>;
+  readonly label?: string;
+  readonly request?: string;
+}
+
+export const grant = (id: string | null, ttlMs: number, options: GrantOptions = {}): Command => ({
+  kind: "lease-grant",
+  id,
+  ttlMs,
+  keys: pairs(options.keys ?? {}),
+  label: options.label ?? null,
+  request: options.request ?? null,
+});
+
+export const keepAlive = (id: string): Command => ({ kind: "lease-keepalive", id });
+export const keepAliveMany = (...ids: string[]): Command => ({ kind: "lease-keepalive-many", ids });
+export const revoke = (...ids: string[]): Command => ({ kind: "lease-revoke", ids });
+export const ttl = (id: string): Command => ({ kind: "lease-ttl", id, unit: "s" });
+export const pttl = (id: string): Command => ({ kind: "lease-ttl", id, unit: "ms" });
+export const setTtl = (id: string, ttlMs: number): Command => ({ kind: "lease-setttl", id, ttlMs });
+export const attach = (id: string, key: string, value = "v", force = false): Command => ({
+  kind: "lease-attach",
+  id,
+  key,
+  value,
+  force,
+});
+export const detach = (id: string, ...keys: string[]): Command => ({ kind: "lease-detach", id, keys });
+export const info = (id: string): Command => ({ kind: "lease-info", id });
+export const expire = (...ids: string[]): Command => ({ kind: "lease-expire", ids });
+export const scanLeases = (cursor: number, count = 10, match: string | null = null): Command => ({
+  kind: "lease-scan",
+  cursor,
+  count,
+  match,
+});
+export const get = (key: string): Command => ({ kind: "key-get", key });
+export const exists = (...keys: string[]): Command => ({ kind: "key-exists", keys });
+export const del = (...keys: string[]): Command => ({ kind: "key-delete", keys });
+export const type = (key: string): Command => ({ kind: "key-type", key });
+export const keyTtl = (key: string): Command => ({ kind: "key-ttl", key, unit: "s" });
+export const keyPttl = (key: string): Command => ({ kind: "key-ttl", key, unit: "ms" });
+export const list = (pattern = "*"): Command => ({ kind: "key-list", pattern });
+export const scan = (
+  cursor: number,
+  count = 10,
+  match: string | null = null,
+  ofType: string | null = null,
+): Command => ({
+  kind: "key-scan",
+  cursor,
+  count,
+  match,
+  type: ofType,
+});
+export const COUNT: Command = { kind: "key-count" };
+export const random = (fraction: number): Command => ({ kind: "key-random", fraction });
+export const FLUSH_DATABASE: Command = { kind: "flush-database" };
+export const FLUSH_ALL: Command = { kind: "flush-all" };
+
+/** Text of a NOLEASE error for an id. */
+export const noLease = (id: string): string => `NOLEASE no live lease '${id}'`;
