@@ -73,7 +73,7 @@ export class MemoryStore implements Store {
     const { scheduler, ids } = this.#options;
     scheduler.soon(() => {
       const disk = this.#disk;
-      if (disk.holder !== null) {
+      if (disk.holder !== null && disk.holder !== this) {
         done(new StoreError("in-use", "another store of this process holds the memory disk"), null);
         return;
       }
