@@ -33,9 +33,14 @@ function runDirectory(): string {
   return resolve("bench/results/tmp", `builds-${process.pid}`);
 }
 
-async function startSide(main: string, index: number): Promise<Side> {
+async function startSide(leaseholdMain: string, index: number): Promise<Side> {
   const directory = join(runDirectory(), `${index}`);
-  const places = { leaseholdMain: resolve(main), diskDirectory: directory, tmpfsDirectory: directory, nodeFlags: [] };
+  const places = {
+    leaseholdMain: resolve(leaseholdMain),
+    diskDirectory: directory,
+    tmpfsDirectory: directory,
+    nodeFlags: [],
+  };
   const server = await launchLeasehold(
     "leasehold",
     places,
