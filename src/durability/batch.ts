@@ -28,6 +28,9 @@ const ROW_HEADER_BYTES = 8;
 /** Below this many characters a loop in JavaScript is quicker than the call into V8's own copy. */
 const LATIN1_LOOP_CHARACTERS_MAX = 16;
 
+/** The same for copies of bytes. */
+const BYTES_LOOP_MAX = 64;
+
 const INITIAL_BYTES = 16 * 1024;
 
 /** A batch larger than this is rare; its buffer is not kept for the next one. */
@@ -36,6 +39,7 @@ const KEPT_BYTES_MAX = 1024 * 1024;
 /** A growing buffer that row changes are packed into. Reused from batch to batch. */
 export class BatchWriter {
   #bytes: Buffer = Buffer.allocUnsafeSlow(INITIAL_BYTES);
+  #view: DataView = viewOf(this.#bytes);
   #length = 0;
   #changeCount = 0;
   /** Start of the change that is being written, -1 between changes. */
@@ -71,8 +75,8 @@ export class BatchWriter {
     const start = this.#changeStart;
     invariant(start !== -1, "no change was begun");
     const valueStart = this.#valueStart === -1 ? this.#length : this.#valueStart;
-    this.#bytes.writeUInt32LE(valueStart - start - CHANGE_HEADER_BYTES, start + 1);
-    this.#bytes.writeUInt32LE(this.#length - valueStart, start + 5);
+    this.#view.setUint32(start + 1, valueStart - start - CHANGE_HEADER_BYTES, true);
+    this.#view.setUint32(start + 5, this.#length - valueStart, true);
     this.#changeStart = -1;
     this.#changeCount += 1;
   }
@@ -96,15 +100,23 @@ export class BatchWriter {
     this.#length = start + characters;
   }
 
-  writeBytes(source: Uint8Array): void {
-    this.#reserve(source.length);
-    this.#bytes.set(source, this.#length);
-    this.#length += source.length;
+  /** Copies `source` from `start` to before `end`. */
+  writeBytes(source: Uint8Array, start: number, end: number): void {
+    const length = end - start;
+    this.#reserve(length);
+    const bytes = this.#bytes;
+    const offset = this.#length - start;
+    if (length <= BYTES_LOOP_MAX) {
+      for (let index = start; index < end; index += 1) bytes[offset + index] = source[index] ?? 0;
+    } else {
+      bytes.set(source.subarray(start, end), this.#length);
+    }
+    this.#length += length;
   }
 
   writeU64(value: bigint): void {
     this.#reserve(8);
-    this.#bytes.writeBigUInt64LE(value, this.#length);
+    this.#view.setBigUint64(this.#length, value, true);
     this.#length += 8;
   }
 
@@ -130,7 +142,7 @@ export class BatchWriter {
     invariant(this.#changeStart === -1, "a change is still open");
     this.#length = 0;
     this.#changeCount = 0;
-    if (this.#bytes.length > KEPT_BYTES_MAX) this.#bytes = Buffer.allocUnsafeSlow(INITIAL_BYTES);
+    if (this.#bytes.length > KEPT_BYTES_MAX) this.#use(Buffer.allocUnsafeSlow(INITIAL_BYTES));
   }
 
   #reserve(bytes: number): void {
@@ -138,7 +150,12 @@ export class BatchWriter {
     if (needed <= this.#bytes.length) return;
     const grown = Buffer.allocUnsafeSlow(Math.max(needed, this.#bytes.length * 2));
     grown.set(this.#bytes.subarray(0, this.#length));
-    this.#bytes = grown;
+    this.#use(grown);
+  }
+
+  #use(bytes: Buffer): void {
+    this.#bytes = bytes;
+    this.#view = viewOf(bytes);
   }
 }
 
@@ -253,4 +270,8 @@ export class PageReader {
 /** The same bytes as a Buffer, without a copy. */
 export function asBuffer(bytes: Uint8Array): Buffer {
   return Buffer.isBuffer(bytes) ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+function viewOf(bytes: Uint8Array): DataView {
+  return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }

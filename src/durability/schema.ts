@@ -1,5 +1,5 @@
 import { xxh3 } from "@node-rs/xxhash";
-import { Packr } from "msgpackr";
+import { Packr, RESET_BUFFER_MODE, REUSE_BUFFER_MODE } from "msgpackr";
 import { DATABASE_COUNT, LEASE_ID_BYTES_MAX } from "../engine/limits.js";
 import { invariant, unreachable } from "../engine/invariant.js";
 import type { KeyPutOp, LeasePutOp, LeaseRequest, Op, Revision } from "../engine/op.js";
@@ -59,6 +59,13 @@ const KEY_ROW_HEADER_BYTES = PREFIX_BYTES + 2;
 
 /** Payloads are arrays of numbers, strings, booleans and nulls, so none of msgpackr's extensions is wanted. */
 const packr = new Packr({ useRecords: false, structuredClone: false, bundleStrings: false });
+
+/** msgpackr packs into the same scratch buffer each time and says where, instead of allocating a Buffer per record. */
+const PACK_IN_PLACE = REUSE_BUFFER_MODE | RESET_BUFFER_MODE;
+
+/** What a huge value made of the scratch buffer is not kept. */
+const SCRATCH_BYTES = 8 * 1024;
+const SCRATCH_KEPT_BYTES_MAX = 256 * 1024;
 
 // Ops to row changes --------------------------------------------------------------------------------------------------
 
@@ -170,7 +177,9 @@ function writeKeyKey(databaseIndex: number, leaseId: ByteString, key: ByteString
 function writeRecord(payload: readonly unknown[], writer: BatchWriter): void {
   writer.beginValue();
   writer.writeByte(RECORD_VERSION);
-  writer.writeBytes(packr.pack(payload));
+  const packed = packr.pack(payload, PACK_IN_PLACE) as Buffer & { readonly start: number; readonly end: number };
+  writer.writeBytes(packed, packed.start, packed.end);
+  if (packed.length > SCRATCH_KEPT_BYTES_MAX) packr.useBuffer(Buffer.allocUnsafeSlow(SCRATCH_BYTES));
   writer.writeU64(xxh3.xxh64(writer.writtenOfChange()));
   writer.end();
 }

@@ -2,6 +2,7 @@ import { RocksLevel, type Batch, type RowIterator } from "rocksdb";
 import { invariant } from "../../engine/invariant.js";
 import { BatchReader, CHANGE_CLEAR_RANGE, CHANGE_DELETE, CHANGE_PUT, PageWriter } from "../batch.js";
 import { type RowPage, StoreError } from "../store.js";
+import { BatchChain, CHAIN_RANGE } from "./chain.js";
 
 /**
  * One RocksDB database, as the worker thread sees it: packed batches in, row pages out. Synchronous: the binding writes on the
@@ -33,12 +34,15 @@ const SYNCED = { sync: true };
 /** Rows fetched from the binding in one call. Their Buffers live until the page is packed. */
 const FETCH_ROWS = 512;
 
+const SMALL_RANGE_BYTES = 64 * 1024;
+
 /** A batch object that grew beyond this many packed bytes is replaced: RocksDB never gives its memory back by itself. */
 const KEPT_BATCH_BYTES_MAX = 1024 * 1024;
 
 export class RocksDatabase {
   readonly #level: RocksLevel;
   #batch: Batch;
+  #chain = BatchChain.begin();
 
   private constructor(level: RocksLevel) {
     this.#level = level;
@@ -61,6 +65,34 @@ export class RocksDatabase {
     return this.#level.sequence;
   }
 
+  /**
+   * Checks that no batch is missing from the middle and goes on numbering; before that nothing may be written, but to a new
+   * database. Throws StoreError `damaged`. `acceptLoss` numbers afresh instead; the result says whether that was needed.
+   */
+  continueChain(acceptLoss: boolean): { readonly lost: string | null } {
+    const rows = this.readRange(CHAIN_RANGE);
+    try {
+      this.#chain = BatchChain.continue(rows);
+      return { lost: null };
+    } catch (error) {
+      if (!acceptLoss || !(error instanceof StoreError)) throw error;
+      this.#chain = BatchChain.restart(rows);
+      return { lost: error.message };
+    }
+  }
+
+  /** All rows of a small range in one page. */
+  readRange([start, end]: readonly [string, string]): RowPage {
+    const cursor = this.openCursor(Buffer.from(start, "latin1"), Buffer.from(end, "latin1"), SMALL_RANGE_BYTES);
+    try {
+      const page = cursor.next() ?? { bytes: new Uint8Array(), rowCount: 0 };
+      invariant(page.bytes.length < SMALL_RANGE_BYTES, "a small range fits one page");
+      return page;
+    } finally {
+      cursor.close();
+    }
+  }
+
   /** Writes and syncs all changes of a packed batch, or none. Throws what the binding throws. */
   apply(packed: Buffer): void {
     const batch = this.#batch;
@@ -74,6 +106,7 @@ export class RocksDatabase {
         cleared += this.#clearRange(reader.key(), reader.value(), packed.subarray(0, reader.changeStart));
       }
     }
+    this.#chain.extend(batch, packed.length);
     batch._writeSync(SYNCED);
     if (packed.length > KEPT_BATCH_BYTES_MAX || cleared > 10_000) {
       batch._closeSync();
@@ -188,13 +221,16 @@ export class RowCursor {
 /** abstract-level wraps what RocksDB said; the cause is what an operator can use. */
 function openError(error: unknown): StoreError {
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
-  const message = messageOf(cause);
   const code = cause instanceof Error && "code" in cause ? cause.code : "";
-  if (code === "LEVEL_LOCKED") return new StoreError("in-use", message);
-  if (/No space left|Permission denied|Read-only file system|Too many open files/u.test(message)) {
-    return new StoreError("unusable", `the database cannot be opened: ${message}`);
-  }
-  return new StoreError("damaged", `the database cannot be opened: ${message}`);
+  if (code === "LEVEL_LOCKED") return new StoreError("in-use", messageOf(cause));
+  return refusalOf("the database cannot be opened", cause);
+}
+
+/** RocksDB names what the system refused; everything else that keeps it from opening or writing is damage. */
+export function refusalOf(what: string, error: unknown): StoreError {
+  const message = messageOf(error);
+  const system = /No space left|Permission denied|Read-only file system|Too many open files|Disk quota/u.test(message);
+  return new StoreError(system ? "unusable" : "damaged", `${what}: ${message}`);
 }
 
 export function messageOf(error: unknown): string {

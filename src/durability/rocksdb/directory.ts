@@ -119,13 +119,16 @@ export class DataDirectory {
 
   // RocksDB's logs as they were before the open --------------------------------------------------------------------------
 
-  /** Links RocksDB's logs aside. Best effort: not every file system has hard links. */
+  /**
+   * Links RocksDB's logs aside. Best effort: not every file system has hard links. Links that an earlier, refused open left stay
+   * as they are: RocksDB has changed its logs since.
+   */
   keepLogs(): void {
     const target = join(this.path, `${WAL_LINKS_PREFIX}${process.pid}`);
+    if (this.#logLinks().length > 0) return;
     try {
       const logs = readdirSync(this.databasePath).filter((name) => /^\d+\.log$/u.test(name));
       if (logs.length === 0) return;
-      rmSync(target, { recursive: true, force: true });
       mkdirSync(target, { mode: DIRECTORY_MODE });
       for (const name of logs) linkSync(join(this.databasePath, name), join(target, name));
     } catch (error) {

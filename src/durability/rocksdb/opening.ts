@@ -10,7 +10,7 @@ import {
   STORE_FORMAT_VERSION,
 } from "../schema.js";
 import { StoreError, type StoreIdentity } from "../store.js";
-import { RocksDatabase } from "./database.js";
+import { refusalOf, RocksDatabase } from "./database.js";
 import { DataDirectory, type FormatRecord } from "./directory.js";
 import { readWitness, WitnessFile, type WitnessRecord } from "./witness.js";
 
@@ -21,6 +21,7 @@ import { readWitness, WitnessFile, type WitnessRecord } from "./witness.js";
  *   link RocksDB's logs aside
  *   open RocksDB ─ locked: `in-use`; damaged tables or manifest: `damaged`
  *   meta rows ─ missing or damaged: `damaged`
+ *   chain ─ batches missing from the middle: `damaged`
  *   witness ─ missing, unreadable or of another store: `damaged`; ahead of the rows: `short`
  *   raise the epoch, one synced write
  *   new witness file
@@ -52,8 +53,6 @@ export interface OpenedStore {
 export const LOSS_GAP_REVISIONS = 1_000_000_000;
 
 export const ACCEPT_LOSS_FLAG = "--accept-loss";
-
-const META_PAGE_BYTES = 4096;
 
 /** Throws StoreError. Whatever was opened before is closed again. */
 export async function openStore(options: OpeningOptions): Promise<OpenedStore> {
@@ -127,12 +126,23 @@ function checkRows(
   if (meta.incarnation !== format.incarnation) {
     throw new StoreError("damaged", strangerText(directory, "database", meta.incarnation, format.incarnation));
   }
+  const lost = chainLoss(database, options);
   const witness = witnessOf(directory, format, options);
-  if (witness !== null && witness.revision <= meta.revision) {
+  if (lost === null && witness !== null && witness.revision <= meta.revision) {
     directory.dropAllLogs();
     return meta.revision;
   }
-  return acceptLoss(directory, meta.revision, witness, options);
+  return acceptLoss(directory, meta.revision, witness, lost, options);
+}
+
+/** What is missing from the middle, if that was accepted; null when nothing is. */
+function chainLoss(database: RocksDatabase, options: OpeningOptions): string | null {
+  try {
+    return database.continueChain(options.acceptLoss).lost;
+  } catch (error) {
+    if (!(error instanceof StoreError) || error.code !== "damaged") throw error;
+    throw new StoreError("damaged", `${error.message}; ${ACCEPT_LOSS_FLAG} goes on without what is missing`);
+  }
 }
 
 /** null when it is missing or unreadable and that was accepted. */
@@ -173,6 +183,7 @@ function acceptLoss(
   directory: DataDirectory,
   recovered: number,
   witness: WitnessRecord | null,
+  lost: string | null,
   options: OpeningOptions,
 ): number {
   if (!options.acceptLoss && witness !== null) {
@@ -186,8 +197,9 @@ function acceptLoss(
   const logs = directory.keepLostLogs(recovered);
   options.note(
     "error",
-    `the database ends at revision ${recovered}, acknowledged was ${witness?.revision ?? "an unknown one"}: ` +
-      `going on without the missing changes, from revision ${revision}` +
+    `the database ends at revision ${recovered}, acknowledged was ${witness?.revision ?? "an unknown one"}` +
+      (lost === null ? "" : ` (${lost})`) +
+      `: going on without the missing changes, from revision ${revision}` +
       (logs === null ? "" : `; RocksDB's logs as they were found are in ${logs}`),
   );
   return revision;
@@ -207,20 +219,14 @@ function finishOpening(
   try {
     database.apply(writer.packed());
   } catch (error) {
-    throw new StoreError("unusable", `the database cannot be written: ${String(error)}`);
+    throw refusalOf("the database cannot be written", error);
   }
   const witness = WitnessFile.create(directory.witnessPath, { incarnation, revision }, fault);
   return { directory, database, witness, identity: { incarnation, revision, epoch } };
 }
 
 function readMeta(database: RocksDatabase): MetaRows {
-  const [start, end] = META_RANGE;
-  const cursor = database.openCursor(Buffer.from(start, "latin1"), Buffer.from(end, "latin1"), META_PAGE_BYTES);
-  try {
-    return decodeMeta(cursor.next() ?? { bytes: new Uint8Array(), rowCount: 0 });
-  } finally {
-    cursor.close();
-  }
+  return decodeMeta(database.readRange(META_RANGE));
 }
 
 function strangerText(directory: DataDirectory, what: string, found: string, expected: string): string {
