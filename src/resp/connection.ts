@@ -30,7 +30,6 @@ import {
   PUSH_BYTES_MAX,
   REPLIES_PARKED_MAX,
   TURN_MS_MAX,
-  UNFINISHED_BYTES_TOTAL_MAX,
   WRITE_BYTES_TARGET,
 } from "./wire-limits.js";
 
@@ -63,8 +62,9 @@ export interface ConnectionHost extends ServerHandle {
   readonly log: Log;
   /** Where a turn finds its requests; empty between turns. */
   readonly requests: (readonly ByteString[])[];
-  /** Bytes that all frame guards hold together. */
+  /** Bytes that all frame guards hold together, and how many they may: the connection that goes beyond it is closed. */
   unfinishedBytes: number;
+  readonly unfinishedBytesMax: number;
 
   /** Runs `connection.turn()` when the input that is ready now has been handled. */
   askForTurn(connection: Connection): void;
@@ -366,6 +366,15 @@ export class Connection implements ClientConnection {
     this.isClosing = true;
   }
 
+  /** No answer: the next lines are headers and a body that somebody else wrote. */
+  #leaveToHttp(): void {
+    this.server.log.write("warn", "connection closed: it speaks HTTP, perhaps a browser made to talk to this port", {
+      client: this.id,
+      address: this.remoteAddress,
+    });
+    this.close("HTTP");
+  }
+
   // One command ---------------------------------------------------------------------------------------------------
 
   /** Runs one request. False: it could not be taken and stays the next one; a hold says why. */
@@ -373,7 +382,8 @@ export class Connection implements ClientConnection {
     const server = this.server;
     const spec = server.dispatcher.admit(argv, this);
     if (spec instanceof ErrorReply) {
-      this.#answerInMode(spec);
+      if (isHttp(argv[0] as ByteString)) this.#leaveToHttp();
+      else this.#answerInMode(spec);
       return true;
     }
     if (server.pausedKind !== "none" && spec.ignoresPause !== true) {
@@ -520,7 +530,7 @@ export class Connection implements ClientConnection {
       this.server.unfinishedBytes += heldBytes - this.#heldBytes;
       const grows = heldBytes > this.#heldBytes;
       this.#heldBytes = heldBytes;
-      if (grows && this.server.unfinishedBytes > UNFINISHED_BYTES_TOTAL_MAX) {
+      if (grows && this.server.unfinishedBytes > this.server.unfinishedBytesMax) {
         this.server.log.write("warn", "connection closed: too many bytes of unfinished requests", {
           client: this.id,
           address: this.remoteAddress,
@@ -599,6 +609,15 @@ export class Connection implements ClientConnection {
   get isFlushed(): boolean {
     return this.#socket.writableFinished;
   }
+}
+
+/**
+ * A web page can make a browser POST to a port of its user's machine, with inline commands in the body. As in Redis, the first
+ * line of such a request, or its Host header, ends the connection before the body is read.
+ */
+function isHttp(name: ByteString): boolean {
+  const lower = name.length <= "host:".length ? name.toLowerCase() : "";
+  return lower === "post" || lower === "host:";
 }
 
 /** `127.0.0.1:50123`, `[::1]:50123`. An IPv4 address that came in through an IPv6 socket is shown as IPv4. */

@@ -24,6 +24,7 @@ import {
   LINGER_UNSENT_MS,
   READ_BYTES_MAX,
   REFUSED_LINGERING_MAX,
+  UNFINISHED_BYTES_TOTAL_MAX,
 } from "./wire-limits.js";
 
 /**
@@ -45,6 +46,8 @@ export interface RespServerParts {
   readonly log: Log;
   /** Bytes of one request in all. */
   readonly frameBytesMax?: number;
+  /** Bytes of unfinished requests of all connections together. */
+  readonly unfinishedBytesMax?: number;
   /** False: use the sockets of net.Server as they are. For tests of that path. */
   readonly sharedReads?: boolean;
 }
@@ -93,6 +96,7 @@ export class RespServer implements ConnectionHost, ServerHandle {
   observer: CommandObserver | null = null;
   pausedKind: "none" | "all" | "write" = "none";
   unfinishedBytes = 0;
+  readonly unfinishedBytesMax: number;
 
   readonly #scheduler: Scheduler;
   readonly #sharedReads: boolean;
@@ -126,6 +130,7 @@ export class RespServer implements ConnectionHost, ServerHandle {
     this.#scheduler = parts.scheduler;
     this.#sharedReads = parts.sharedReads ?? true;
     this.limits = frameLimits(parts.frameBytesMax ?? FRAME_BYTES_MAX);
+    this.unfinishedBytesMax = parts.unfinishedBytesMax ?? UNFINISHED_BYTES_TOTAL_MAX;
     this.dispatcher = new Dispatcher(parts.commands);
     this.decoder = new RequestDecoder(this.#readBuffer);
     this.ledger = new TurnLedger(parts.clock);
@@ -293,10 +298,10 @@ export class RespServer implements ConnectionHost, ServerHandle {
   #askForRound(): void {
     if (this.#isRoundAsked) return;
     this.#isRoundAsked = true;
-    this.#scheduler.soon(() => this.#round());
+    this.#scheduler.soon(this.#round);
   }
 
-  #round(): void {
+  readonly #round = (): void => {
     this.#isRoundAsked = false;
     // Sends first: they are answers that somebody waits for already. What is asked for meanwhile is the next round.
     const sends = this.#sendsAsked;
@@ -311,7 +316,7 @@ export class RespServer implements ConnectionHost, ServerHandle {
       connection.isTurnAsked = false;
       connection.turn();
     }
-  }
+  };
 
   askForRoom(connection: Connection): void {
     this.#roomAsked.push(connection);

@@ -52,6 +52,8 @@ describe.each([
 ])("%s", (_name, sharedReads) => {
   it("answers a pipeline in order, inline commands in between, in whatever pieces it comes", async () => {
     await start({ sharedReads });
+    // Every Node that is supported lets accepted sockets share a buffer; where one does not, it would be logged.
+    expect(harness.log.lines).toEqual([]);
     const client = await open();
     const bytes = `${request("PING")}PING hello\r\n\r\n*0\r\n${request("echo", "\0\xff\r\n")}${request("Now", "k")}`;
     const replies = `+PONG\r\n${bulk("hello")}${bulk("\0\xff\r\n")}${bulk("k")}`;
@@ -312,10 +314,36 @@ describe("the end of a connection", () => {
     expect(harness.server.unfinishedBytes).toBe(0);
   });
 
+  it("a browser made to post commands gets nothing run and no answer", async () => {
+    await start();
+    for (const head of ["POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n"]) {
+      const client = await open();
+      client.send(`${head}Content-Length: 10\r\n\r\nLATER k\r\n`);
+      await client.until((one) => one.ended || one.closed);
+    }
+    expect(harness.backend.parked).toHaveLength(0);
+    expect(harness.log.lines.filter((line) => line.includes("speaks HTTP"))).toHaveLength(2);
+  });
+
+  it("halves of requests are bounded over all connections together", async () => {
+    await start({ unfinishedBytesMax: 5_000_000 });
+    const half = `*2\r\n$4\r\nECHO\r\n$2000000\r\n${"x".repeat(1_000_000)}`;
+    const [first, second] = [await open(), await open()];
+    first.send(half);
+    await eventually(() => harness.server.unfinishedBytes >= 1_000_000, "the first half is there");
+    expect(harness.server.unfinishedBytes).toBeLessThan(2_500_000);
+    second.send(`*2\r\n$4\r\nECHO\r\n$9000000\r\n${"x".repeat(6_000_000)}`);
+    await second.until((one) => one.ended || one.closed);
+    expect(harness.log.lines.some((line) => line.includes("unfinished requests"))).toBe(true);
+    first.send(`${"x".repeat(1_000_000)}\r\n`);
+    await first.expect(bulk("x".repeat(2_000_000)));
+    await eventually(() => harness.server.unfinishedBytes === 0, "nothing is held");
+  });
+
   it("a reset in the middle of everything ends that connection alone", async () => {
     await start();
     const other = await open();
-    for (let round = 0; round < 50; round++) {
+    for (let round = 0; round < 20; round++) {
       const client = await open();
       client.send(request("ECHO", "x".repeat(300_000)).repeat(3) + request("LATER", "a") + "*3\r\n$5\r\nhe");
       if (round % 2 === 0) await client.until((one) => one.received.length > 0);

@@ -264,6 +264,46 @@ describe("time", () => {
     await eventually(() => harness.server.connectionCount === 0, "closed");
   });
 
+  it("gives others their turn after a command that took long, and shares out the time of turns", async () => {
+    const time = new ManualTime();
+    const ran: string[] = [];
+    const commands = testCommands({
+      quick: (argv) => {
+        ran.push(argv[1] ?? "");
+        time.advance(0.25);
+        return 1;
+      },
+    });
+    const counters = { calls: 0, rejected: 0, failed: 0, durationMs: 0 };
+    commands.specs.set("slow", {
+      name: "slow",
+      arity: 2,
+      flags: [],
+      counters,
+      timed: true,
+      run: (argv) => {
+        ran.push(argv[1] ?? "");
+        time.advance(5);
+        return 1;
+      },
+    });
+    await start({ clock: time, scheduler: time, commands });
+    const [greedy, other] = [await open(), await open()];
+    harness.server.pause("all", 60_000);
+    greedy.send("QUICK g\r\nQUICK g\r\n" + "SLOW g\r\n".repeat(3));
+    other.send("QUICK o\r\n");
+    await eventually(
+      () => [...harness.server.connections()].every((one) => one.queryBufferBytes > 0),
+      "both have sent",
+    );
+    harness.server.unpause();
+    await greedy.expect(":1\r\n".repeat(5));
+    await other.expect(":1\r\n");
+    expect(ran).toEqual(["g", "g", "g", "o", "g", "g"]);
+    expect(counters).toMatchObject({ calls: 3, durationMs: 15 });
+    expect(commands.specs.get("quick")?.counters.calls).toBe(3);
+  });
+
   it("ends CLIENT PAUSE by itself; a second pause only makes it longer and stronger", async () => {
     const time = new ManualTime();
     await start({ clock: time, scheduler: time });

@@ -157,6 +157,7 @@ export interface HarnessOptions {
   readonly password?: string;
   readonly connectionsMax?: number;
   readonly frameBytesMax?: number;
+  readonly unfinishedBytesMax?: number;
   readonly sharedReads?: boolean;
   readonly commands?: CommandLookup;
   readonly scheduler?: Scheduler;
@@ -181,6 +182,7 @@ export async function startHarness(options: HarnessOptions = {}): Promise<Harnes
     scheduler: options.scheduler ?? new RealScheduler(),
     log,
     ...(options.frameBytesMax === undefined ? {} : { frameBytesMax: options.frameBytesMax }),
+    ...(options.unfinishedBytesMax === undefined ? {} : { unfinishedBytesMax: options.unfinishedBytesMax }),
     ...(options.sharedReads === undefined ? {} : { sharedReads: options.sharedReads }),
   });
   await server.listen(["127.0.0.1"], 0);
