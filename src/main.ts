@@ -66,18 +66,18 @@ function serveOrExplain(args: readonly string[]): void {
   let config: Config;
   let settings: RuntimeSettings;
   let fault: Fault;
+  const script = process.env["LEASEHOLD_FAULTS"] ?? "";
   try {
     config = readConfig(args, process.env);
     settings = runtimeSettings(config);
-    const script = process.env["LEASEHOLD_FAULTS"] ?? "";
-    fault = script === "" ? NO_FAULTS : new ScriptedFaults(script);
+    fault = script === "" ? NO_FAULTS : new ScriptedFaults(script, "main");
   } catch (error) {
     if (error instanceof ConfigError || error instanceof RangeError || error instanceof SyntaxError) {
       quit(EXIT_USAGE, error.message);
     }
     throw error;
   }
-  serve(config, settings, fault);
+  serve(config, settings, fault, script);
 }
 
 function runtimeSettings(config: Config): RuntimeSettings {
@@ -97,7 +97,7 @@ function runtimeSettings(config: Config): RuntimeSettings {
 }
 
 /** Listens first, so that a taken port is told before anything is touched; clients get LOADING until the node serves. */
-function serve(config: Config, settings: RuntimeSettings, fault: Fault): void {
+function serve(config: Config, settings: RuntimeSettings, fault: Fault, faultScript: string): void {
   const log = new StderrLog(config.logLevel);
   const clock = new SystemClock();
   const scheduler = new SystemScheduler();
@@ -109,6 +109,8 @@ function serve(config: Config, settings: RuntimeSettings, fault: Fault): void {
     ids,
     scheduler,
     acceptLoss: config.acceptLoss,
+    workerFault:
+      faultScript === "" ? null : { moduleUrl: new URL("./system.js", import.meta.url).href, spec: faultScript },
   });
   const coordinator = new Coordinator({
     store,

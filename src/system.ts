@@ -87,6 +87,23 @@ export class StderrLog implements Log {
 /** What production runs with: no point does anything. */
 export const NO_FAULTS: Fault = { point() {} };
 
+/** Points that the store's own thread comes by; the committer passes two of them too, for stores without such a thread. */
+const STORE_POINTS: ReadonlySet<string> = new Set<FaultPoint>([
+  "open:after-lock",
+  "witness:before-rename",
+  "witness:after-rename",
+  "commit:before-write",
+  "commit:after-write",
+  "close:before-sync",
+]);
+
+export type FaultSide = "main" | "store";
+
+/** What the store's worker thread calls to get its half of the script. */
+export function createFault(script: string): Fault {
+  return new ScriptedFaults(script, "store");
+}
+
 interface FaultRule {
   readonly action: "kill" | "stop" | "error" | "stall";
   readonly stallMs: number;
@@ -96,17 +113,20 @@ interface FaultRule {
 /**
  * Faults by environment, for end-to-end tests: `LEASEHOLD_FAULTS=name=action[@nth][,...]`. The action happens at the nth
  * time that the point is reached (the first by default): `kill` is SIGKILL to oneself, `stop` is SIGSTOP, `error` throws,
- * `stall:MS` keeps the thread busy.
+ * `stall:MS` keeps the thread busy. Each side, the main thread and the store's, acts at its own points only, so that a stalled
+ * store does not stall the loop.
  */
 export class ScriptedFaults implements Fault {
   readonly #rules = new Map<string, FaultRule>();
 
-  /** Throws an Error that names the part of `script` that is not understood. */
-  constructor(script: string) {
+  /** Throws a SyntaxError that names the part of `script` that is not understood. */
+  constructor(script: string, side: FaultSide) {
     for (const part of script.split(",")) {
       const match = /^([a-z-]+:[a-z-]+)=(kill|stop|error|stall:(\d+))(?:@(\d+))?$/.exec(part.trim());
-      if (match === null) throw new Error(`'${part}' is not of the form name=kill|stop|error|stall:MS[@nth]`);
+      if (match === null)
+        throw new SyntaxError(`LEASEHOLD_FAULTS: '${part}' is not of the form name=kill|stop|error|stall:MS[@nth]`);
       const [, name = "", action = "", stallMs = "0", nth = "1"] = match;
+      if ((side === "store") !== STORE_POINTS.has(name)) continue;
       this.#rules.set(name, {
         action: action.startsWith("stall") ? "stall" : (action as "kill" | "stop" | "error"),
         stallMs: Number(stallMs),
