@@ -111,7 +111,9 @@ function resetStatistics(table: CommandTable, context: ServerContext, connection
 
 // Docs ------------------------------------------------------------------------------------------------------------------
 
-const GROUP_TITLES: Readonly<Record<CommandGroup, string>> = {
+export type DocsTitle = "Leases" | "Keys" | "Connection" | "Publish and subscribe" | "Server";
+
+const TITLE_OF_GROUP: Readonly<Record<CommandGroup, DocsTitle>> = {
   lease: "Leases",
   string: "Keys",
   generic: "Keys",
@@ -122,19 +124,21 @@ const GROUP_TITLES: Readonly<Record<CommandGroup, string>> = {
   scripting: "Server",
 };
 
+/** The tables of the docs, in their order. */
+export const DOCS_TITLES: readonly DocsTitle[] = ["Leases", "Keys", "Connection", "Publish and subscribe", "Server"];
+
 /** `LEASE.GRANT id|* ...` as the docs show a call. */
 export function usageOf(definition: CommandDefinition): string {
   const name = definition.name.toUpperCase().replace("|", " ");
   return `${name} ${syntaxOf(definition.arguments)}`.trimEnd();
 }
 
-/** The commands as Markdown tables, one per group, subcommands in place of their containers. */
-export function renderCommandTable(table: CommandTable): string {
-  const titles = [...new Set(Object.values(GROUP_TITLES))];
+/** The commands as Markdown tables, subcommands in place of their containers. */
+export function renderCommandTable(table: CommandTable, titles: readonly DocsTitle[] = DOCS_TITLES): string {
   return titles
     .map((title) => {
       const rows = [...table.all()].filter(
-        (definition) => GROUP_TITLES[definition.group] === title && isShown(definition),
+        (definition) => TITLE_OF_GROUP[definition.group] === title && isShown(definition),
       );
       return `### ${title}\n\n| command | what it does | reply |\n| --- | --- | --- |\n${rows.map(rowOf).join("")}`;
     })

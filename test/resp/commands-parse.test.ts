@@ -216,9 +216,6 @@ describe("LEASE.GRANT's clauses", () => {
     expect(with_(...keys.slice(1).flat())).toBeTypeOf("object");
     expect(with_(...keys.flat())).toBe("ERR 10001 keys in one command, the limit is 10000");
   });
-  test("a key named twice is refused by name", () => {
-    expect(parse("LEASE.GRANT", "a", "10", "KEY", "k", "1", "KEY", "k", "2")).toBe("ERR key 'k' is named twice");
-  });
   test("the first error is the one that is told", () => {
     expect(parse("LEASE.GRANT", "", "0", "FOO")).toBe("ERR the lease id must not be empty");
     expect(parse("LEASE.GRANT", "a", "0", "FOO")).toBe(secondsError("0"));

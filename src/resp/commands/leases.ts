@@ -1,5 +1,5 @@
 import type { Command, KeyValue } from "../../engine/command.js";
-import { duplicateKey, empty, SYNTAX_ERROR, tooLong, tooMany } from "../../engine/errors.js";
+import { empty, SYNTAX_ERROR, tooLong, tooMany } from "../../engine/errors.js";
 import {
   KEYS_PER_COMMAND_MAX,
   LABEL_BYTES_MAX,
@@ -283,18 +283,8 @@ function parseGrantClauses(argv: readonly ByteString[], at: number): GrantClause
       return SYNTAX_ERROR;
     }
   }
-  return keysError(keys) ?? { keys: keys ?? NO_KEYS, label, request };
-}
-
-function keysError(keys: readonly KeyValue[] | null): ErrorReply | null {
-  if (keys === null || keys.length < 2) return null;
-  if (keys.length > KEYS_PER_COMMAND_MAX) return tooMany("keys", keys.length, KEYS_PER_COMMAND_MAX);
-  const seen = new Set<ByteString>();
-  for (const attachment of keys) {
-    if (seen.has(attachment.key)) return duplicateKey(attachment.key);
-    seen.add(attachment.key);
-  }
-  return null;
+  if (keys !== null && keys.length > KEYS_PER_COMMAND_MAX) return tooMany("keys", keys.length, KEYS_PER_COMMAND_MAX);
+  return { keys: keys ?? NO_KEYS, label, request };
 }
 
 const valueError = (value: ByteString): ErrorReply | null =>
