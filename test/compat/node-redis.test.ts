@@ -12,10 +12,9 @@ const EVERY_BYTE = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
 /** What both versions have and these tests use. */
 interface Client {
   connect(): Promise<unknown>;
-  sendCommand(args: (string | Buffer)[]): Promise<unknown>;
+  sendCommand(args: (string | Buffer)[], options?: { typeMapping: Record<number, unknown> }): Promise<unknown>;
   get(key: string): Promise<unknown>;
   subscribe(channel: string, listener: (message: string, channel: string) => void): Promise<void>;
-  withTypeMapping(mapping: Record<number, unknown>): Client;
   on(event: "error", listener: (error: Error) => void): unknown;
   destroy(): void;
   close(): Promise<void>;
@@ -76,10 +75,10 @@ describe.each(VERSIONS)("%s", (_name, make, blobString) => {
 
   test("ids, keys and values may be any bytes", async () => {
     const { client } = await connected((await servers.start()).port);
-    const binary = client.withTypeMapping({ [blobString]: Buffer });
-    const granted = await binary.sendCommand(["LEASE.GRANT", EVERY_BYTE, "60", "KEY", EVERY_BYTE, EVERY_BYTE]);
-    expect((granted as [Buffer])[0]).toEqual(EVERY_BYTE);
-    expect(await binary.sendCommand(["GET", EVERY_BYTE])).toEqual(EVERY_BYTE);
+    const asBytes = { typeMapping: { [blobString]: Buffer } };
+    const grant = ["LEASE.GRANT", EVERY_BYTE, "60", "KEY", EVERY_BYTE, EVERY_BYTE];
+    expect(((await client.sendCommand(grant, asBytes)) as [Buffer])[0]).toEqual(EVERY_BYTE);
+    expect(await client.sendCommand(["GET", EVERY_BYTE], asBytes)).toEqual(EVERY_BYTE);
     client.destroy();
   });
 

@@ -21,21 +21,13 @@ describeWith(["redis-benchmark"], "redis-benchmark", () => {
 
   test("grants of random ids and of the server's choice", async () => {
     const server = await servers.start();
-    const random = ["-n", "3000", "-P", "8", "-r", "1000000000000"];
-    await bench(
-      server.port,
-      ...random,
-      "LEASE.GRANT",
-      "lease:__rand_int__",
-      "PX",
-      "600000",
-      "KEY",
-      "k:__rand_int__",
-      "v",
-    );
+    // two of 200 random ids out of two thousand million are the same once in 100,000 runs, and would end the benchmark
+    await bench(server.port, "-n", "200", "-r", "2000000000", "LEASE.GRANT", "lease:__rand_int__", "PX", "600000");
+    const grant = ["LEASE.GRANT", "*", "PX", "600000", "KEY", "k:__rand_int__", "v"];
+    await bench(server.port, "-n", "3000", "-P", "8", "-r", "100000", ...grant);
     await bench(server.port, "-n", "2000", "LEASE.GRANT", "*", "600");
     const client = await server.connect();
-    expect(await infoNumber(client, "leases")).toBeGreaterThanOrEqual(5000);
+    expect(await infoNumber(client, "leases")).toBeGreaterThan(4000);
   });
 
   test("keep-alives with pipeline over random leases", async () => {

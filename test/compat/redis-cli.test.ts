@@ -62,13 +62,6 @@ describeWith(["redis-cli"], "redis-cli", () => {
     expect(new Set(keys).size).toBe(300);
   });
 
-  test("--bigkeys", async () => {
-    const at = ["-p", String(await port())];
-    await runOk("redis-cli", [...at, "LEASE.GRANT", "a", "60", "KEY", "big", "x".repeat(100)]);
-    const out = await runOk("redis-cli", [...at, "--bigkeys"]);
-    expect(out).toMatch(/Biggest string found .*big.* has 100 bytes/);
-  });
-
   test("--stat", async () => {
     const args = ["-p", String(await port()), "--stat", "-i", "0.1"];
     const child = spawn("redis-cli", args, { stdio: ["ignore", "pipe", "pipe"] });

@@ -58,7 +58,7 @@ test("keep-alives race the deadline", async () => {
         if (response?.kind !== "token") continue;
         for (let alive = true; alive;) {
           const probe = await perform(history, client, { kind: "read", key: grant.keys[0] ?? "" });
-          if (Math.random() < 0.3) await perform(history, client, { kind: "keepalive", lease });
+          if (Math.random() < 0.05) await perform(history, client, { kind: "keepalive", lease });
           alive = probe?.kind === "value" && probe.lease === lease;
         }
         const last = await perform(history, client, { kind: "keepalive", lease });

@@ -52,9 +52,11 @@ describe("what cannot be done ends with exit code 1 and one line", () => {
   });
 
   test("a directory that cannot be made", async () => {
-    const finished = await leasehold(["serve", "--port", "0", "--dir", "/proc/leasehold/data"]);
+    const file = join(servers.directory(), "file");
+    writeFileSync(file, "");
+    const finished = await leasehold(["serve", "--port", "0", "--dir", join(file, "below", "data")]);
     expect(finished.code).toBe(1);
-    expect(oneLine(finished)).toContain("/proc/leasehold/data");
+    expect(oneLine(finished)).toContain(join(file, "below"));
   });
 
   test("a port that is taken", async () => {
