@@ -201,7 +201,7 @@ export interface CommandObserver {
   /** Every command is treated as `timed`: SLOWLOG or LATENCY was asked for durations below a millisecond. */
   readonly timesAll: boolean;
   beforeCommand(spec: CommandSpec, argv: readonly ByteString[], connection: ClientConnection): void;
-  /** After a command with `timed`, or one that made its turn longer than 1 ms. */
+  /** After a command with `timed`, or one with many arguments, or any when `timesAll`. */
   afterTimedCommand(
     spec: CommandSpec,
     argv: readonly ByteString[],

@@ -29,6 +29,7 @@ import {
   OUTPUT_BYTES_SOFT_MAX,
   PUSH_BYTES_MAX,
   REPLIES_PARKED_MAX,
+  TIMED_ARGUMENTS_MIN,
   TURN_MS_MAX,
   WRITE_BYTES_TARGET,
 } from "./wire-limits.js";
@@ -397,7 +398,8 @@ export class Connection implements ClientConnection {
     if (observer !== null && observer.watchesAll && !this.#isRetry) observer.beforeCommand(spec, argv, this);
     this.#isRetry = false;
 
-    const isTimed = spec.timed === true || (observer !== null && observer.timesAll);
+    const isTimed =
+      spec.timed === true || argv.length >= TIMED_ARGUMENTS_MIN || (observer !== null && observer.timesAll);
     const result = isTimed ? this.#runTimed(spec, argv) : this.#run(spec, argv);
     if (result === SATURATED) {
       this.#blockRequested = false;

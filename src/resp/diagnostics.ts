@@ -7,9 +7,9 @@ import type { RuntimeSettings } from "./server-settings.js";
 /**
  * What the server remembers about its own slowness, for SLOWLOG and LATENCY, and MONITOR's live view of all commands.
  *
- * Every command passes here only while somebody runs MONITOR. Otherwise the connections tell about commands that are known
- * to take long and about turns longer than a millisecond; durations below that are taken only when the thresholds ask for them (a
- * clock reading for each command).
+ * Every command passes here only while somebody runs MONITOR. Otherwise the connections tell about commands that can take long, by
+ * their kind or their number of arguments; the durations of all the others are taken only when the threshold of the SLOWLOG asks
+ * for them (a clock reading more for each command).
  *
  * Invariants:
  *  - every list is bounded: the SLOWLOG by its setting, arguments as in Redis, events and samples by the constants below

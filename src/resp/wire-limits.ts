@@ -40,6 +40,9 @@ export const COMMANDS_PER_TURN_MAX = 1000;
 export const TURN_MS_MAX = 2;
 export const COMMANDS_PER_CLOCK_READING = 32;
 
+/** Requests of so many arguments may take long whatever their command: their duration is taken by the clock, for SLOWLOG. */
+export const TIMED_ARGUMENTS_MIN = 100;
+
 /**
  * Replies that wait behind one parked for durability, per connection. A sync takes about a millisecond; a pipeline deeper than
  * this within one gains nothing, and the client is simply not read for that long.

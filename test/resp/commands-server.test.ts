@@ -240,6 +240,18 @@ describe("SLOWLOG", () => {
     connection.destroy();
   });
 
+  test("times commands with many arguments although nobody asked for quick ones", async () => {
+    node = await startNode();
+    const connection = await node.connect();
+    await connection.call("CONFIG", "SET", "slowlog-log-slower-than", "1000");
+    expect(node.context.diagnostics.timesAll).toBe(false);
+    const keys = Array.from({ length: 10_000 }, (_, index) => ["KEY", `key:${index}`, "v"]);
+    await connection.call("LEASE.GRANT", "fat", "100", ...keys.flat());
+    const logged = (await connection.call("SLOWLOG", "GET", "-1")) as [number, number, number, string[]][];
+    expect(logged.map(([, , , argv]) => argv[0])).toContain("LEASE.GRANT");
+    connection.destroy();
+  });
+
   test("is bounded by its setting, and that by a constant", async () => {
     node = await startNode();
     const connection = await node.connect();

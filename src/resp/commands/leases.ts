@@ -88,6 +88,7 @@ function lifeCommands(): CommandRow[] {
       arguments: [several(leaseId)],
       replies: "number of leases revoked; absent ones do not count",
       examples: ["LEASE.REVOKE worker-7"],
+      timed: true,
       keys: [1, -1, 1],
       parse: (argv) => {
         const ids = leaseIds(argv, 1);
@@ -175,6 +176,7 @@ function readingCommands(): CommandRow[] {
       arguments: [leaseId],
       replies: "map; nil when there is no such lease",
       examples: ["LEASE.INFO worker-7"],
+      timed: true,
       keys: [1, 1, 1],
       parse: (argv) => ofLease(argv, (id) => ({ kind: "lease-info", id })),
     }),
