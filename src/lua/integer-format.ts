@@ -5,7 +5,8 @@ import type { ByteString } from "../engine/reply.js";
  * program: its own `%d` shows 1700000000000 milliseconds as -2147483648.
  */
 
-const CONVERSION = /^([-+ #0]*)(\d*)(?:\.(\d*))?([diouxX])$/;
+/** What Lua accepts: at most five flags, two digits of width and of precision. The rest is left to its error messages. */
+const CONVERSION = /^([-+ #0]{0,5})(\d{0,2})(?:\.(\d{0,2}))?([diouxX])$/;
 
 const WIDTH_64 = 64;
 const MIN_64 = -(2n ** 63n);

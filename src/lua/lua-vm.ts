@@ -16,8 +16,8 @@ import {
   type LuaState,
 } from "./lua-api.js";
 import { InterpreterError, LuaInstance } from "./lua-instance.js";
-import { checkTime, SLOT, SLOTS, type ActiveRun, type LogLevel, type Machine } from "./machine.js";
-import { ScriptRandom } from "./random.js";
+import { beforeZero, checkTime, SLOT, SLOTS, type ActiveRun, type LogLevel, type Machine } from "./machine.js";
+import type { ScriptRandom } from "./random.js";
 import { buildSandbox, type Sandbox } from "./sandbox.js";
 import { asSource } from "./standard-functions.js";
 
@@ -41,6 +41,7 @@ export interface VmOptions {
   readonly memoryBytesKeep: number;
   readonly memoryBytesMax: number;
   readonly redisVersion: string;
+  readonly random: ScriptRandom;
   readonly log: (level: LogLevel, text: ByteString) => void;
 }
 
@@ -52,7 +53,7 @@ export class LuaVm implements Machine {
   readonly api: LuaInstance["api"];
   readonly state: LuaState;
   readonly hook: Address;
-  readonly random = new ScriptRandom();
+  readonly random: ScriptRandom;
   readonly redisVersion: string;
   readonly log: (level: LogLevel, text: ByteString) => void;
   run: ActiveRun | null = null;
@@ -67,6 +68,7 @@ export class LuaVm implements Machine {
 
   constructor(options: VmOptions) {
     this.redisVersion = options.redisVersion;
+    this.random = options.random;
     this.log = options.log;
     this.#memoryBytesKeep = options.memoryBytesKeep;
     this.instance = new LuaInstance(options.interpreter, options.memoryBytesMax);
@@ -132,7 +134,6 @@ export class LuaVm implements Machine {
   execute(chunk: ChunkReference, run: ActiveRun, keys: readonly ByteString[], args: readonly ByteString[]): Reply {
     const { api, state } = this;
     this.run = run;
-    this.random.seed(0);
     this.#setGlobalArray(SLOT.KEYS, keys);
     this.#setGlobalArray(SLOT.ARGV, args);
     api.lua_rawgeti(state, REGISTRY, chunk);
@@ -140,6 +141,7 @@ export class LuaVm implements Machine {
     const reply = status === STATUS_OK ? toReply(this) : this.#toErrorReply(status, run);
     api.lua_settop(state, SLOTS);
     this.run = null;
+    this.random.endRun();
     if (run.isOverdue) this.#watchTime();
     if (this.isCollectorChanged) this.#resetCollector();
     return reply;
@@ -177,10 +179,10 @@ export class LuaVm implements Machine {
     }
     api.lua_pushvalue(state, SLOT.err);
     api.lua_rawget(state, -2);
-    const text = instance.toByteString(state, -1) ?? "ERR unknown error";
+    const text = beforeZero(instance.toByteString(state, -1) ?? "ERR unknown error");
     const position = run.errorPosition;
     const where = position === null ? "" : ` script: ${run.sha}, on ${position.source}:${position.line}.`;
-    return new ErrorReply(errorLine(text) + errorLine(where));
+    return new ErrorReply(errorLine(text + beforeZero(where)));
   }
 }
 

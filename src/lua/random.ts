@@ -1,6 +1,7 @@
 /**
- * The generator behind Redis's `math.random`: 48 bits, X' = a X + c mod 2^48, the upper 31 bits are the result. Each run starts
- * from the same seed, so a script draws the same numbers each time, on every machine, as it does on Redis.
+ * The generator behind Redis's `math.random`: 48 bits, X' = a X + c mod 2^48, the upper 31 bits are the result. The numbers after
+ * `math.randomseed(n)` are those of Redis. Without it, each draw goes on where the last script stopped, as in Redis 7; but a seed
+ * that a script sets is for that run only: it cannot make the draws of other scripts predictable.
  *
  * The state is three limbs of 16 bits; every product below stays far under 2^53.
  */
@@ -12,28 +13,39 @@ const LIMB = 0x10000;
 /** Results are taken modulo this, so that the share of it that `unit` returns is below 1. */
 const RANGE = 0x7fffffff;
 
-export class ScriptRandom {
-  #low = LOW_LIMB_OF_A_SEED;
-  #middle = 0;
-  #high = 0;
+type Limbs = [low: number, middle: number, high: number];
 
-  /** Starts over. `seed` is taken as a 32-bit integer. */
+const seeded = (seed: number): Limbs => [LOW_LIMB_OF_A_SEED, (seed >>> 0) % LIMB, Math.floor((seed >>> 0) / LIMB)];
+
+export class ScriptRandom {
+  readonly #shared: Limbs;
+  #limbs: Limbs;
+
+  /** `seed` is taken as a 32-bit integer. */
+  constructor(seed: number) {
+    this.#shared = seeded(seed);
+    this.#limbs = this.#shared;
+  }
+
+  /** For the rest of this run. */
   seed(seed: number): void {
-    const bits = seed >>> 0;
-    this.#low = LOW_LIMB_OF_A_SEED;
-    this.#middle = bits % LIMB;
-    this.#high = Math.floor(bits / LIMB);
+    this.#limbs = seeded(seed);
+  }
+
+  endRun(): void {
+    this.#limbs = this.#shared;
   }
 
   /** The next number from 0 to below 1. */
   unit(): number {
     const [a0, a1, a2] = MULTIPLIER;
-    const low = a0 * this.#low + INCREMENT;
-    const middle = Math.floor(low / LIMB) + a0 * this.#middle + a1 * this.#low;
-    const high = Math.floor(middle / LIMB) + a0 * this.#high + a1 * this.#middle + a2 * this.#low;
-    this.#low = low % LIMB;
-    this.#middle = middle % LIMB;
-    this.#high = high % LIMB;
-    return ((this.#high * 0x8000 + (this.#middle >> 1)) % RANGE) / RANGE;
+    const [x0, x1, x2] = this.#limbs;
+    const low = a0 * x0 + INCREMENT;
+    const middle = Math.floor(low / LIMB) + a0 * x1 + a1 * x0;
+    const high = (Math.floor(middle / LIMB) + a0 * x2 + a1 * x1 + a2 * x0) % LIMB;
+    this.#limbs[0] = low % LIMB;
+    this.#limbs[1] = middle % LIMB;
+    this.#limbs[2] = high;
+    return ((high * 0x8000 + (this.#limbs[1] >> 1)) % RANGE) / RANGE;
   }
 }

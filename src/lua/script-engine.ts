@@ -4,6 +4,7 @@ import { errorLine } from "./conversion.js";
 import { INSTANCE_BYTES_MIN, loadInterpreter } from "./lua-instance.js";
 import { LuaVm, outOfMemory, type ChunkReference } from "./lua-vm.js";
 import { OverdueError, overdueText, type ActiveRun, type LogLevel, type ScriptHost } from "./machine.js";
+import { ScriptRandom } from "./random.js";
 import { sha1 } from "./redis-library.js";
 import { parseSource } from "./script-source.js";
 
@@ -28,6 +29,8 @@ export interface ScriptEngineOptions {
   readonly sourceBytesMax: number;
   /** What scripts see as `redis.REDIS_VERSION`, and INFO says: "7.2.0". */
   readonly redisVersion: string;
+  /** What `math.random` starts from: a 32-bit integer. */
+  readonly randomSeed: number;
   /** `redis.log`, and what the engine has to say for itself. */
   readonly log: (level: LogLevel, text: ByteString) => void;
 }
@@ -81,6 +84,7 @@ export class ScriptEngine {
   readonly #scripts = new Map<string, Script>();
   /** The same by source: EVAL of a known script needs no SHA-1. */
   readonly #bySource = new Map<ByteString, Script>();
+  readonly #random: ScriptRandom;
   #sourceBytes = 0;
   #vm: LuaVm;
   #isRunning = false;
@@ -88,6 +92,7 @@ export class ScriptEngine {
   private constructor(options: ScriptEngineOptions, interpreter: WebAssembly.Module) {
     this.#options = options;
     this.#interpreter = interpreter;
+    this.#random = new ScriptRandom(options.randomSeed);
     this.#vm = this.#newVm();
   }
 
@@ -205,6 +210,7 @@ export class ScriptEngine {
     try {
       reply = vm.execute(script.reference, active, run.keys, run.args);
     } catch (thrown) {
+      this.#random.endRun();
       this.#vm = this.#newVm();
       if (vm.hostFailure !== null) throw vm.hostFailure.thrown;
       return this.#gaveUp(vm, script, run, thrown);
@@ -294,6 +300,7 @@ export class ScriptEngine {
       memoryBytesMax: this.#options.memoryBytesMax,
       memoryBytesKeep: Math.min(MEMORY_BYTES_KEEP, this.#options.memoryBytesMax),
       redisVersion: this.#options.redisVersion,
+      random: this.#random,
       log: this.#options.log,
     });
   }

@@ -23,11 +23,12 @@ export function parseSource(source: ByteString): ScriptSource | ErrorReply {
   const end = source.indexOf("\n");
   if (end < 0) return refused("Invalid script shebang");
   const [engine = "", ...options] = source.slice(0, end).split(" ");
-  if (engine !== "#!lua") return refused(`Unexpected engine in script shebang: ${engine.slice(2)}`);
+  if (engine !== "#!lua") return refused(`Unexpected engine in script shebang: ${engine}`);
   const flags: string[] = [];
   for (const option of options) {
     if (!option.startsWith(FLAGS_OPTION)) return refused(`Unknown lua shebang option: ${option}`);
-    flags.push(...option.slice(FLAGS_OPTION.length).split(","));
+    const given = option.slice(FLAGS_OPTION.length);
+    if (given !== "") flags.push(...given.split(","));
   }
   const unknown = flags.find((flag) => !FLAGS.has(flag));
   if (unknown !== undefined) return refused(`Unexpected flag in script shebang: ${unknown}`);

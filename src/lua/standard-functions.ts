@@ -78,7 +78,7 @@ function protectedCall({ api, instance }: Machine): CFunction {
   };
 }
 
-/** Digits that fit into 32 bits in every base. */
+/** As many digits fit into 32 bits in every base. */
 const SHORT_DIGITS = 6;
 
 /** `tonumber` with a base takes 64 bits. */
@@ -88,8 +88,9 @@ function toNumber(machine: Machine, original: CFunction): CFunction {
     if (api.lua_gettop(state) < 2 || api.lua_type(state, 2) !== TYPE_NUMBER) return original(state);
     const base = api.lua_tonumber(state, 2);
     if (!Number.isInteger(base) || base < 2 || base > 36 || base === 10) return original(state);
-    if (instance.stringLength(state, 1) <= SHORT_DIGITS) return original(state);
-    const value = parseUnsigned(beforeZero(instance.toByteString(state, 1) ?? ""), base);
+    const text = beforeZero(instance.toByteString(state, 1) ?? "");
+    if (text.length <= SHORT_DIGITS && !text.includes("-")) return original(state);
+    const value = parseUnsigned(text, base);
     if (value === null) api.lua_pushnil(state);
     else api.lua_pushnumber(state, Number(value));
     return 1;
@@ -186,15 +187,19 @@ function collectGarbage(machine: Machine, original: CFunction): CFunction {
 // String library --------------------------------------------------------------------------------------------------------
 
 const INT32_MAX = 0x7fffffff;
+const TWO_TO_63 = 2 ** 63;
 
-/** Positions beyond 32 bits are beyond the end of any string: the nearest one that fits means the same. */
+/**
+ * Positions beyond 32 bits are beyond the end of any string: the nearest one that fits means the same. What does not even fit into
+ * 64 bits becomes the smallest integer on x86, infinity included.
+ */
 function withPositions({ api }: Machine, original: CFunction, positions: readonly StackIndex[]): CFunction {
   return (state) => {
     for (const index of positions) {
       if (api.lua_type(state, index) !== TYPE_NUMBER) continue;
       const position = api.lua_tonumber(state, index);
       if (position >= -INT32_MAX && position <= INT32_MAX) continue;
-      api.lua_pushnumber(state, position > 0 ? INT32_MAX : -INT32_MAX);
+      api.lua_pushnumber(state, position > 0 && position < TWO_TO_63 ? INT32_MAX : -INT32_MAX);
       api.lua_replace(state, index);
     }
     return original(state);

@@ -1,0 +1,40 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { encodeReply } from "#src/resp/encoder.js";
+import type { ScriptEngine } from "#src/lua/script-engine.js";
+import { describeWith } from "../support/tools.js";
+import { ARGUMENTS, KEYS, SCRIPTS } from "./golden-scripts.js";
+import { createEngine, evaluate, RealRedis, StoreHost } from "./support.js";
+
+/**
+ * The same scripts on a real Redis and on the script engine: the bytes of the reply must be the same, in both versions of the
+ * protocol. What is meant to differ is listed with its reason.
+ */
+const DIFFERENCES: Readonly<Record<string, string>> = {};
+
+describeWith(["redis-server"], "scripts answer as on a real Redis", () => {
+  let redis: RealRedis;
+  let engine: ScriptEngine;
+
+  beforeAll(async () => {
+    redis = await RealRedis.start();
+    engine = await createEngine();
+  });
+
+  afterAll(() => redis.stop());
+
+  for (const protocol of [2, 3] as const) {
+    test(`in RESP${protocol}: ${SCRIPTS.length} scripts`, async () => {
+      await redis.exchange("HELLO", String(protocol));
+      const differing: { script: string; redis: string; ours: string }[] = [];
+      for (const script of SCRIPTS) {
+        if (Object.hasOwn(DIFFERENCES, script)) continue;
+        await redis.exchange("FLUSHALL");
+        const theirs = await redis.exchange("EVAL", script, String(KEYS.length), ...KEYS, ...ARGUMENTS);
+        const reply = evaluate(engine, script, { keys: KEYS, args: ARGUMENTS, host: new StoreHost() });
+        const ours = encodeReply(reply, protocol);
+        if (ours !== theirs) differing.push({ script, redis: theirs, ours });
+      }
+      expect(differing).toEqual([]);
+    });
+  }
+});
