@@ -97,7 +97,10 @@ export class Float64Records implements Column {
 
   addChunk(): void {
     const chunk = new Float64Array(CHUNK_ROWS * this.#fieldCount);
-    for (let index = 0; index < chunk.length; index += 1) chunk[index] = this.#initial[index % this.#fieldCount]!;
+    for (const [field, value] of this.#initial.entries()) {
+      if (value === 0) continue;
+      for (let index = field; index < chunk.length; index += this.#fieldCount) chunk[index] = value;
+    }
     this.#chunks.push(chunk);
   }
 

@@ -64,14 +64,15 @@ export class Deadlines {
     return Math.max(0, Math.floor(Math.min(ttlMs, leftMs)));
   }
 
-  /** A lease begins, or begins anew with another TTL, from now. */
+  /** A lease begins, or begins anew with another TTL, from now. The only way to an earlier deadline. */
   start(row: LeaseRow, ttlMs: number, nowMs: number): void {
     this.#numbers.set(row, CURRENT_TTL, ttlMs);
-    this.renew(row, nowMs);
+    this.#numbers.set(row, DEADLINE, this.#deadlineFor(ttlMs, nowMs));
+    this.#numbers.set(row, ON_GRACE, 0);
     this.#wheel.arm(row, nowMs);
   }
 
-  /** The keep-alive: the full TTL from now. A load, a sum and a store. */
+  /** The keep-alive: the full TTL from now. A few loads and a store in one place. */
   renew(row: LeaseRow, nowMs: number): void {
     this.#renewFor(row, this.#numbers.get(row, CURRENT_TTL), nowMs);
   }
@@ -146,10 +147,15 @@ export class Deadlines {
     }
   }
 
+  /** A deadline that lies later already stays: somebody may have been promised it, and the wheel looks for it there. */
   #renewFor(row: LeaseRow, lifeMs: number, nowMs: number): void {
-    const startMs = Math.ceil(nowMs * STEPS_PER_MS) / STEPS_PER_MS;
-    this.#numbers.set(row, DEADLINE, startMs + lifeMs + this.#paddingMs(lifeMs));
+    const deadlineMs = this.#deadlineFor(lifeMs, nowMs);
+    if (deadlineMs > this.#numbers.get(row, DEADLINE)) this.#numbers.set(row, DEADLINE, deadlineMs);
     if (this.#numbers.get(row, ON_GRACE) !== 0) this.#numbers.set(row, ON_GRACE, 0);
+  }
+
+  #deadlineFor(lifeMs: number, nowMs: number): number {
+    return Math.ceil(nowMs * STEPS_PER_MS) / STEPS_PER_MS + lifeMs + this.#paddingMs(lifeMs);
   }
 
   #paddingMs(ttlMs: number): number {

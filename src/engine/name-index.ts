@@ -17,10 +17,12 @@ const SHARD_SHIFT = 32 - SHARD_BITS;
 const HASHED_CHARACTERS = 12;
 
 export class NameIndex {
-  #shards: (Map<ByteString, number> | undefined)[] = Array.from<undefined>({ length: SHARD_COUNT });
+  /** Empty until the first name comes: most databases never get one. */
+  #shards: (Map<ByteString, number> | undefined)[] = [];
 
   /** The row of a name, -1 when there is none. */
   get(name: ByteString): number {
+    if (this.#shards.length === 0) return -1;
     const shard = this.#shards[shardOf(name)];
     if (shard === undefined) return -1;
     const row = shard.get(name);
@@ -28,6 +30,7 @@ export class NameIndex {
   }
 
   set(name: ByteString, row: number): void {
+    if (this.#shards.length === 0) this.#shards = Array.from<undefined>({ length: SHARD_COUNT });
     const index = shardOf(name);
     let shard = this.#shards[index];
     if (shard === undefined) {
@@ -39,6 +42,7 @@ export class NameIndex {
 
   /** Forgets a name that stands for this row; nothing when it stands for another. */
   deleteIf(name: ByteString, row: number): void {
+    if (this.#shards.length === 0) return;
     const index = shardOf(name);
     const shard = this.#shards[index];
     if (shard === undefined || shard.get(name) !== row) return;
@@ -47,7 +51,7 @@ export class NameIndex {
   }
 
   clear(): void {
-    this.#shards = Array.from<undefined>({ length: SHARD_COUNT });
+    this.#shards = [];
   }
 }
 

@@ -1,7 +1,9 @@
-import fc from "fast-check";
+import * as fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { CHUNK_ROWS, Float64Records } from "#src/engine/columns.js";
 import { slotTick, TICK_MS, TimerWheel } from "#src/engine/timer-wheel.js";
+
+const ascending = (a: number, b: number): number => a - b;
 
 /** A wheel with its deadlines, as the engine keeps them. */
 class Bench {
@@ -206,11 +208,11 @@ describe("timer wheel", () => {
     };
     expect(peek(94)).toEqual([]);
     expect(peek(95)).toEqual([0]);
-    expect(peek(101).toSorted()).toEqual([0, 2]);
+    expect(peek(101).toSorted(ascending)).toEqual([0, 2]);
     expect(peek(101, 1).length).toBe(1);
     bench.nowMs = 100;
     expect(bench.due()).toEqual([0]);
-    expect(peek(101).toSorted()).toEqual([0, 2]);
+    expect(peek(101).toSorted(ascending)).toEqual([0, 2]);
     bench.wheel.checkInvariants();
   });
 
@@ -272,7 +274,9 @@ describe("against a naive wheel", () => {
               const expected = [...naive].filter(
                 ([, deadlineMs]) => Math.ceil(deadlineMs / TICK_MS) * TICK_MS <= untilMs,
               );
-              expect(offers.map(([offered]) => offered).toSorted()).toEqual(expected.map(([due]) => due).toSorted());
+              expect(offers.map(([offered]) => offered).toSorted(ascending)).toEqual(
+                expected.map(([due]) => due).toSorted(ascending),
+              );
               for (const [offered] of offers) naive.delete(offered);
             }
             const armed = bench.wheel.checkInvariants();
@@ -282,7 +286,7 @@ describe("against a naive wheel", () => {
           }
         },
       ),
-      { numRuns: 1_000 },
+      { numRuns: 500 },
     );
   });
 });
