@@ -88,7 +88,7 @@ export interface CommandRow {
 }
 
 /** The rows of one container, found by the subcommand's name alone. */
-export class Subcommands implements CommandLookup {
+class Subcommands implements CommandLookup {
   readonly definitions: readonly CommandDefinition[];
   readonly #byName: NameIndex;
 

@@ -125,7 +125,7 @@ const TITLE_OF_GROUP: Readonly<Record<CommandGroup, DocsTitle>> = {
 };
 
 /** The tables of the docs, in their order. */
-export const DOCS_TITLES: readonly DocsTitle[] = ["Leases", "Keys", "Connection", "Publish and subscribe", "Server"];
+const DOCS_TITLES: readonly DocsTitle[] = ["Leases", "Keys", "Connection", "Publish and subscribe", "Server"];
 
 /** `LEASE.GRANT id|* ...` as the docs show a call. */
 export function usageOf(definition: CommandDefinition): string {

@@ -12,7 +12,7 @@ import type { RuntimeSettings } from "./server-settings.js";
  * NO-TOUCH and WAITAOF and has nothing of the later data commands (HEXPIRE of 7.4, vectors of 8). 7.2.4 is also what Valkey says in
  * `redis_version` for the same reason, so every client in use knows how to live with it.
  */
-export const REDIS_VERSION = "7.2.4";
+const REDIS_VERSION = "7.2.4";
 
 export interface ServerContext {
   readonly backend: Backend;
@@ -26,7 +26,7 @@ export interface ServerContext {
   readonly identity: ServerIdentity;
 }
 
-export interface ServerIdentity {
+interface ServerIdentity {
   /** Leasehold's own version. */
   readonly version: string;
   readonly redisVersion: string;
@@ -49,7 +49,7 @@ export interface ProcessFigures {
   cpu(): CpuFigures;
 }
 
-export interface MemoryFigures {
+interface MemoryFigures {
   readonly residentBytes: number;
   readonly residentPeakBytes: number;
   readonly heapUsedBytes: number;
@@ -58,7 +58,7 @@ export interface MemoryFigures {
   readonly externalBytes: number;
 }
 
-export interface CpuFigures {
+interface CpuFigures {
   readonly userMs: number;
   readonly systemMs: number;
 }

@@ -29,15 +29,26 @@ import { ErrorReply, type ByteString } from "../../engine/reply.js";
  */
 
 /** The largest whole number of seconds that is a legal TTL. */
-export const TTL_SECONDS_MAX = Math.floor(TTL_MS_MAX / 1000);
+const TTL_SECONDS_MAX = Math.floor(TTL_MS_MAX / 1000);
 
 const ZERO = 0x30;
 const NINE = 0x39;
 const MINUS = 0x2d;
 
+const LOWER_A = 0x61;
+const LOWER_Z = 0x7a;
+const LOWER_TO_UPPER = 0x20;
+
 /** True when `argument` is `word` in any letter case. `word` is in capitals. */
 export function isWord(argument: ByteString, word: string): boolean {
-  return argument === word || (argument.length === word.length && argument.toUpperCase() === word);
+  if (argument === word) return true;
+  if (argument.length !== word.length) return false;
+  for (let index = 0; index < word.length; index += 1) {
+    const code = argument.charCodeAt(index);
+    const upper = code >= LOWER_A && code <= LOWER_Z ? code - LOWER_TO_UPPER : code;
+    if (upper !== word.charCodeAt(index)) return false;
+  }
+  return true;
 }
 
 /** The whole number that `text` is, from -(2^53-1) to 2^53-1; null when it is anything else. */
@@ -69,25 +80,26 @@ export function integerOr(
   return value === null || value < minimum || value > maximum ? error : value;
 }
 
-/**
- * How many arguments the TTL at `argv[at]` takes: 2 with EX or PX in front, else 1.
- */
+/** How many arguments the TTL at `argv[at]` takes: 2 with EX or PX in front, else 1. */
 export function ttlWidth(argv: readonly ByteString[], at: number): 1 | 2 {
   const first = argv[at] ?? "";
   return isWord(first, "EX") || isWord(first, "PX") ? 2 : 1;
 }
 
 /**
- * The TTL at `argv[at]` in milliseconds: `seconds`, `EX seconds` or `PX milliseconds`. Exact or refused: nothing is rounded,
- * cut or guessed, and the error names the unit that was meant.
+ * The TTL at `argv[at]` in milliseconds: `seconds`, `EX seconds` or `PX milliseconds`; `width` is its `ttlWidth`. Exact or
+ * refused: nothing is rounded, cut or guessed, and the error names the unit that was meant.
  */
-export function parseTtlMs(argv: readonly ByteString[], at: number, commandName: string): number | ErrorReply {
-  const first = argv[at];
-  const inWords = ttlWidth(argv, at) === 2;
-  const given = inWords ? argv[at + 1] : first;
-  if (given === undefined || first === undefined) return wrongArity(commandName);
+export function parseTtlMs(
+  argv: readonly ByteString[],
+  at: number,
+  width: 1 | 2,
+  commandName: string,
+): number | ErrorReply {
+  const given = argv[at + width - 1];
+  if (given === undefined) return wrongArity(commandName);
   const value = parseInteger(given);
-  if (inWords && isWord(first, "PX")) {
+  if (width === 2 && isWord(argv[at] ?? "", "PX")) {
     return value === null || value < TTL_MS_MIN || value > TTL_MS_MAX
       ? ttlInvalid(given, "milliseconds", TTL_MS_MAX)
       : value;

@@ -219,9 +219,10 @@ function parseSetTtl(argv: readonly ByteString[]): Command | ErrorReply {
   const [, id = ""] = argv;
   const idError = leaseIdError(id);
   if (idError !== null) return idError;
-  const ttlMs = parseTtlMs(argv, 2, "lease.setttl");
+  const width = ttlWidth(argv, 2);
+  const ttlMs = parseTtlMs(argv, 2, width, "lease.setttl");
   if (ttlMs instanceof ErrorReply) return ttlMs;
-  if (argv.length > 2 + ttlWidth(argv, 2)) return SYNTAX_ERROR;
+  if (argv.length > 2 + width) return SYNTAX_ERROR;
   return { kind: "lease-setttl", id, ttlMs };
 }
 
@@ -237,11 +238,13 @@ function parseGrant(argv: readonly ByteString[]): Command | ErrorReply {
   const [, id = ""] = argv;
   const idError = leaseIdError(id);
   if (idError !== null) return idError;
-  const ttlMs = parseTtlMs(argv, 2, "lease.grant");
+  const width = ttlWidth(argv, 2);
+  const ttlMs = parseTtlMs(argv, 2, width, "lease.grant");
   if (ttlMs instanceof ErrorReply) return ttlMs;
-  const clauses = parseGrantClauses(argv, 2 + ttlWidth(argv, 2));
+  const clauses = parseGrantClauses(argv, 2 + width);
   if (clauses instanceof ErrorReply) return clauses;
-  return { kind: "lease-grant", id: id === "*" ? null : id, ttlMs, ...clauses };
+  const { keys, label, request } = clauses;
+  return { kind: "lease-grant", id: id === "*" ? null : id, ttlMs, keys, label, request };
 }
 
 interface GrantClauses {

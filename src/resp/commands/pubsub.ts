@@ -173,7 +173,7 @@ const ALLOWED_TO_SUBSCRIBERS: ReadonlySet<string> = new Set([
 ]);
 
 /** In RESP2 a subscriber's replies and messages look alike, so that Redis allows it few commands. RESP3 has no such limit. */
-export function subscriberGate(
+function subscriberGate(
   spec: CommandSpec,
   _argv: readonly ByteString[],
   connection: ClientConnection,
