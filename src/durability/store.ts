@@ -70,7 +70,10 @@ export interface Store {
   /** For logs and INFO: `rocksdb`, `memory`, `etcd`. */
   readonly name: string;
 
-  /** Opens the store for this process and makes it the only writer; raises the epoch. Once, before anything else. */
+  /**
+   * Opens the store for this process and makes it the only writer; raises the epoch. Before anything else, and again by the
+   * holder after a step-down, with no commit in flight.
+   */
   acquire(done: (error: StoreError | null, identity: StoreIdentity | null) => void): void;
 
   /**

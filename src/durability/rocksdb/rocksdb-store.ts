@@ -2,6 +2,8 @@ import { fdatasync } from "node:fs";
 import { Worker } from "node:worker_threads";
 import { invariant } from "../../engine/invariant.js";
 import type { Clock, Ids, Log, Scheduler, Timer } from "../../ports.js";
+import { BatchWriter } from "../batch.js";
+import { encodeIdentity, encodeMeta } from "../schema.js";
 import { type CommitBatch, type Done, type RowPage, type Store, StoreError, type StoreIdentity } from "../store.js";
 import {
   allocateShared,
@@ -83,6 +85,10 @@ export class RocksStore implements Store {
   #failure: StoreError | null = null;
   #acquired: Acquired | null = null;
   #committing: Done | null = null;
+  /** As of the newest acquire; null until the store is open. */
+  #identity: StoreIdentity | null = null;
+  /** The newest durable one. */
+  #revision = 0;
   #completions = 0;
   #load: Load | null = null;
   #closeCalled = false;
@@ -98,7 +104,11 @@ export class RocksStore implements Store {
   }
 
   acquire(done: Acquired): void {
-    invariant(this.#state === "new", "acquire is called once");
+    if (this.#identity !== null) {
+      this.#acquireAgain(this.#identity, done);
+      return;
+    }
+    invariant(this.#state === "new", "the store is not being opened already");
     this.#state = "opening";
     this.#acquired = done;
     const input: WorkerInput = {
@@ -117,6 +127,18 @@ export class RocksStore implements Store {
     worker.on("error", (error) => this.#threadEnded(`it threw ${String(error)}`));
     worker.on("exit", (code) => this.#threadEnded(`it ended with code ${code}`));
     this.#worker = worker;
+  }
+
+  /** After a step-down: the directory is this process's still, the epoch rises in a synced batch of its own. */
+  #acquireAgain(before: StoreIdentity, done: Acquired): void {
+    const identity: StoreIdentity = { ...before, epoch: before.epoch + 1, revision: this.#revision };
+    const writer = new BatchWriter();
+    encodeIdentity(identity.incarnation, identity.epoch, writer);
+    encodeMeta(identity.revision, writer);
+    this.commit(writer.batch(identity.revision), (error) => {
+      if (error === null) this.#identity = identity;
+      done(error, error === null ? identity : null);
+    });
   }
 
   load(onPage: Load["onPage"], done: Done): void {
@@ -184,6 +206,7 @@ export class RocksStore implements Store {
     const done = this.#committing;
     if (done === null) return; // failed meanwhile, for another reason
     this.#committing = null;
+    this.#revision = this.#area.revision[0] ?? 0;
     this.#witnessLags();
     done(null);
     this.#closeWhenQuiet();
@@ -197,6 +220,8 @@ export class RocksStore implements Store {
       case "opened":
         this.#state = "open";
         this.#witnessFd = message.witnessFd;
+        this.#identity = message.identity;
+        this.#revision = message.identity.revision;
         this.#endAcquire(null, message.identity);
         return;
       case "refused":
