@@ -149,6 +149,8 @@ export class Connection implements ClientConnection {
   /** The command at the front of the backlog was refused for want of room: it is not new to MONITOR. */
   #isRetry = false;
   #newestSpec: CommandSpec | null = null;
+  /** Bytes of messages since the client had last taken everything. */
+  #pushedBytes = 0;
   #heldBytes = 0;
 
   /** `socket` is connected and handed over: its events are listened to here, its reads come through `receive`. */
@@ -226,9 +228,11 @@ export class Connection implements ClientConnection {
   push(message: PreparedMessage): void {
     if (this.isClosed || this.isClosing) return;
     const text = message.encoded(this.protocol);
+    if (this.outputBufferBytes === 0) this.#pushedBytes = 0;
+    this.#pushedBytes += text.length;
     if (this.isBlocked && this.protocol === 3) this.#replies.appendBeforeLast(text);
     else this.#replies.append(text);
-    if (this.outputBufferBytes > PUSH_BYTES_MAX) {
+    if (this.#pushedBytes > PUSH_BYTES_MAX && this.outputBufferBytes > PUSH_BYTES_MAX) {
       this.server.statistics.outputLimitDisconnections++;
       this.server.log.write("warn", "subscriber closed: it does not read its messages", {
         client: this.id,

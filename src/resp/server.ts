@@ -271,6 +271,7 @@ export class RespServer implements ConnectionHost, ServerHandle {
     for (const connection of this.#connections.values()) {
       if (connection !== except) connection.close(reason);
     }
+    this.#askForRoomAgain();
   }
 
   forget(connection: Connection): void {
@@ -328,6 +329,16 @@ export class RespServer implements ConnectionHost, ServerHandle {
       this.#roomAsked = [];
       for (const waiter of waiting) waiter.release(HOLDS.saturated);
     });
+  }
+
+  /** A role that is given up takes its promise to call back with it: who is left asks the next one. */
+  #askForRoomAgain(): void {
+    const waiting = this.#roomAsked;
+    this.#roomAsked = [];
+    this.#isRoomAsked = false;
+    for (const waiter of waiting) {
+      if (!waiter.isClosed) this.askForRoom(waiter);
+    }
   }
 
   // CLIENT PAUSE --------------------------------------------------------------------------------------------------

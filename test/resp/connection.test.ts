@@ -481,6 +481,28 @@ describe("back-pressure", () => {
   });
 });
 
+describe("a large answer", () => {
+  it("that is still being read does not count against a subscriber", async () => {
+    await start();
+    const client = await open();
+    const bytes = PUSH_BYTES_MAX * 2;
+    client.socket.pause();
+    client.send(request("BIG", String(bytes)));
+    const connection = await newest();
+    await eventually(() => connection.outputBufferBytes > PUSH_BYTES_MAX, "the answer waits");
+    connection.push(new EncodedOnce(new PushReply(["message", "c", "m"])));
+    expect(connection.isClosed).toBe(false);
+    let received = 0;
+    client.socket.removeAllListeners("data");
+    client.socket.on("data", (chunk: Buffer) => {
+      received += chunk.length;
+    });
+    client.socket.resume();
+    const expected = `$${bytes}\r\n\r\n`.length + bytes + "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n".length;
+    await eventually(() => received === expected, "all of it arrives, and the message", 30_000);
+  });
+});
+
 describe("messages from outside", () => {
   const message = new EncodedOnce(new PushReply(["message", "c", "m"]));
   const onWire = (type: "*" | ">"): ByteString => `${type}3\r\n${bulk("message")}${bulk("c")}${bulk("m")}`;

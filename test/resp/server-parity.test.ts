@@ -107,45 +107,75 @@ const SAME: readonly string[] = [
   "NOPE 'a\\'' \"b\"\r\n",
 ];
 
+/** The same before AUTH, on servers with the password `secret`. */
+const SAME_BEFORE_AUTH: readonly string[] = [
+  "*11\r\n",
+  "*1\r\n$16385\r\n",
+  "*99999999999\r\n",
+  `${PING}${request("NOPE")}${request("AUTH", "secret")}`,
+  request("AUTH", "secret") + request("ECHO", "x".repeat(9000)),
+  `AUTH secret\r\n${request("PING")}`,
+  `${request("AUTH", "secret")}*1\r\n$abc\r\n`,
+];
+
+async function startRedis(
+  directory: string,
+  ...options: readonly string[]
+): Promise<{ child: ChildProcess; port: number }> {
+  const port = await freePort();
+  const child = spawn(
+    "redis-server",
+    ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory, ...options],
+    { stdio: "ignore" },
+  );
+  for (;;) {
+    const client = await RawClient.open(port).catch(() => null);
+    if (client !== null) {
+      client.close();
+      return { child, port };
+    }
+    await new Promise((resolve) => {
+      setTimeout(resolve, 20);
+    });
+  }
+}
+
+const shown = (bytes: string): string => (bytes.length > 100 ? `${bytes.slice(0, 20)}...` : bytes);
+const table = (requests: readonly string[]): (readonly [string, string])[] =>
+  requests.map((bytes) => [shown(bytes), bytes]);
+
 describeWith(["redis-server"], "a real redis-server", () => {
-  let harness: Harness;
-  let redis: ChildProcess;
-  let redisPort: number;
+  let open: Harness;
+  let locked: Harness;
+  let redis: { child: ChildProcess; port: number };
+  let lockedRedis: { child: ChildProcess; port: number };
   let directory: string;
 
   beforeAll(async () => {
-    harness = await startHarness();
-    redisPort = await freePort();
     directory = mkdtempSync(join(tmpdir(), "leasehold-parity-"));
-    redis = spawn(
-      "redis-server",
-      ["--port", String(redisPort), "--bind", "127.0.0.1", "--save", "", "--dir", directory],
-      { stdio: "ignore" },
-    );
-    for (;;) {
-      const client = await RawClient.open(redisPort).catch(() => null);
-      if (client !== null) {
-        client.close();
-        break;
-      }
-      await new Promise((resolve) => {
-        setTimeout(resolve, 20);
-      });
-    }
+    open = await startHarness();
+    locked = await startHarness({ password: "secret" });
+    redis = await startRedis(directory);
+    lockedRedis = await startRedis(directory, "--requirepass", "secret");
   });
 
   afterAll(async () => {
-    redis.kill("SIGKILL");
-    await once(redis, "exit");
+    for (const { child } of [redis, lockedRedis]) {
+      child.kill("SIGKILL");
+      await once(child, "exit");
+    }
     rmSync(directory, { recursive: true, force: true });
-    await harness.stop();
+    await open.stop();
+    await locked.stop();
   });
 
-  it.each(SAME.map((bytes) => [bytes.length > 100 ? `${bytes.slice(0, 20)}...` : bytes, bytes] as const))(
-    "answers %j the same",
-    async (_shown, bytes) => {
-      const [theirs, ours] = await Promise.all([ask(redisPort, bytes), ask(harness.port, bytes)]);
-      expect(ours).toEqual(theirs);
-    },
-  );
+  it.each(table(SAME))("answers %j the same", async (_shown, bytes) => {
+    const [theirs, ours] = await Promise.all([ask(redis.port, bytes), ask(open.port, bytes)]);
+    expect(ours).toEqual(theirs);
+  });
+
+  it.each(table(SAME_BEFORE_AUTH))("answers %j the same before AUTH", async (_shown, bytes) => {
+    const [theirs, ours] = await Promise.all([ask(lockedRedis.port, bytes), ask(locked.port, bytes)]);
+    expect(ours).toEqual(theirs);
+  });
 });

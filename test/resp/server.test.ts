@@ -225,6 +225,25 @@ describe("the register", () => {
   });
 });
 
+describe("a backend that forgets who waits for room", () => {
+  it("holds up nobody after the role has changed", async () => {
+    await start();
+    const [first, kept] = [await open(), await open()];
+    harness.backend.room = 0;
+    first.send(request("LATER", "a"));
+    await eventually(() => harness.backend.waitingForRoom === 1, "the first waits");
+    kept.send(request("LATER", "b") + request("LATER", "c"));
+    await eventually(() => harness.server.connection(2)?.queryBufferBytes === 2 * "LATERb".length, "the second waits");
+    harness.backend.forgetRoom();
+    harness.server.closeAll(harness.server.connection(2) ?? null, "the role is gone");
+    expect(harness.backend.waitingForRoom).toBe(1);
+    harness.backend.makeRoom(2);
+    await eventually(() => harness.backend.parked.length === 2, "it goes on");
+    harness.backend.release();
+    await kept.expect("$1\r\nb\r\n$1\r\nc\r\n");
+  });
+});
+
 describe("time", () => {
   it("closes idle connections after `timeout`, but not those that act, subscribe or are blocked", async () => {
     const time = new ManualTime();

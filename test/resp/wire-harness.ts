@@ -64,6 +64,12 @@ export class TestBackend implements Backend {
   onRoom(callback: () => void): void {
     this.#waiting.push(callback);
   }
+  get waitingForRoom(): number {
+    return this.#waiting.length;
+  }
+  forgetRoom(): void {
+    this.#waiting = [];
+  }
   makeRoom(room: number): void {
     this.room = room;
     const waiting = this.#waiting;
