@@ -50,6 +50,20 @@ export function storeContract(name: string, makeHarness: () => StoreHarness, his
       expect(identities[0]?.incarnation).toMatch(/^[a-z0-9]+$/);
     });
 
+    test("after a step-down the holder acquires again: a higher epoch, the newest revision, the same rows", async () => {
+      const store = harness.store();
+      const first = await acquire(store);
+      await commit(store, [leasePut("a")], 5);
+      const second = await acquire(store);
+      expect(second).toEqual({ incarnation: first.incarnation, epoch: first.epoch + 1, revision: 5 });
+      expect(decodeAll(await loadPages(store))).toEqual({ ops: [leasePut("a")], revision: 5 });
+      await commit(store, [leasePut("b")], 6);
+      expect((await acquire(store)).revision).toBe(6);
+      await close(store);
+      const third = await acquire(harness.store());
+      expect(third).toEqual({ incarnation: first.incarnation, epoch: first.epoch + 3, revision: 6 });
+    });
+
     test("the revision of the newest batch is the identity's at the next acquire", async () => {
       const store = harness.store();
       await acquire(store);

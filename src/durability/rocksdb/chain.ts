@@ -1,5 +1,4 @@
 import type { Batch } from "rocksdb";
-import { invariant } from "../../engine/invariant.js";
 import { PageReader } from "../batch.js";
 import { type RowPage, StoreError } from "../store.js";
 
@@ -14,10 +13,10 @@ import { type RowPage, StoreError } from "../store.js";
  * So batches are numbered, and every batch writes its number into one small row. Consecutive batches share that row, a segment of
  * about half a megabyte; the first batch of the next segment writes down which number the segment before ended with:
  *
- *     s/<segment>/first   the newest batch number before this segment
+ *     s/<segment>/first   the newest batch number before this segment, and the oldest segment that is kept
  *     s/<segment>/last    the newest batch number of this segment
  *
- * At open, for all segments kept: `first` of each must be `last` of the one before, none missing. Whatever RocksDB loses as a piece
+ * At open, for all segments that the newest one says are kept: `first` of each must be `last` of the one before, none missing. Whatever RocksDB loses as a piece
  * (a flushed memtable, a log file) holds at least one end of a segment: memtables are many times larger than a segment, and a new
  * segment begins with every open. If that piece is gone, the next segment says so.
  *
@@ -31,13 +30,15 @@ const SEGMENT_BYTES = 512 * 1024;
 const SEGMENTS_KEPT = 64;
 
 const SEGMENT_DIGITS = 12;
-const NUMBER_BYTES = 8;
+const LAST_BYTES = 8;
+const FIRST_BYTES = 16;
 
 export const CHAIN_RANGE: readonly [string, string] = ["s/", "s0"];
 
 interface Segment {
   first: number;
   last: number;
+  oldest: number;
 }
 
 export class BatchChain {
@@ -45,10 +46,12 @@ export class BatchChain {
   #number: number;
   #segment: number;
   #oldestSegment: number;
+  /** Rows of a chain that is no more; the first batch deletes them. */
+  #discarded: readonly Buffer[] = [];
   /** Infinity: the next batch begins a segment, as the first after an open does. */
   #segmentBytes = Infinity;
   #lastKey: Buffer = Buffer.alloc(0);
-  readonly #lastValue: Buffer = Buffer.alloc(NUMBER_BYTES);
+  readonly #lastValue: Buffer = Buffer.alloc(LAST_BYTES);
 
   private constructor(number: number, segment: number, oldestSegment: number) {
     this.#number = number;
@@ -64,13 +67,13 @@ export class BatchChain {
   /** Goes on from the rows in CHAIN_RANGE. Throws StoreError `damaged` when they are not whole. */
   static continue(rows: RowPage): BatchChain {
     const segments = readSegments(rows);
-    const numbers = [...segments.keys()];
-    const [oldest, newest] = [numbers[0], numbers.at(-1)];
-    if (oldest === undefined || newest === undefined) throw broken("no batch is numbered");
+    const newest = Math.max(0, ...segments.keys());
+    const oldest = segments.get(newest)?.oldest ?? Number.NaN;
+    if (Number.isNaN(oldest)) throw broken("no batch is numbered");
     let before: Segment | null = null;
     for (let index = oldest; index <= newest; index += 1) {
       const segment = segments.get(index);
-      if (segment === undefined || Number.isNaN(segment.first) || !(segment.last > segment.first)) {
+      if (segment === undefined || !(segment.last > segment.first)) {
         throw broken(`segment ${index} of ${oldest}..${newest} is missing or incomplete`);
       }
       if (before !== null && before.last !== segment.first) {
@@ -78,6 +81,7 @@ export class BatchChain {
       }
       before = segment;
     }
+    if (segments.size !== newest - oldest + 1) throw broken("segments that were dropped are there again");
     return new BatchChain(before?.last ?? 0, newest, oldest);
   }
 
@@ -85,9 +89,13 @@ export class BatchChain {
   static restart(rows: RowPage): BatchChain {
     const segments = readSegments(rows);
     const newest = Math.max(0, ...segments.keys());
-    const number = Math.max(0, ...[...segments.values()].map((segment) => (segment.last >= 0 ? segment.last : 0)));
-    // All old rows are among those that the first batch deletes.
-    return new BatchChain(number, newest + SEGMENTS_KEPT, Math.min(newest, ...segments.keys()));
+    let number = 0;
+    for (const { first, last } of segments.values()) {
+      for (const end of [first, last]) if (end > number) number = end;
+    }
+    const chain = new BatchChain(number, newest, newest + 1);
+    chain.#discarded = [...segments.keys()].flatMap((segment) => [rowKey(segment, "first"), rowKey(segment, "last")]);
+    return chain;
   }
 
   /** Adds to a batch the rows that number it. `packedBytes` is the size of the batch. */
@@ -103,13 +111,16 @@ export class BatchChain {
     this.#segment += 1;
     this.#segmentBytes = 0;
     this.#lastKey = rowKey(this.#segment, "last");
-    const first = Buffer.alloc(NUMBER_BYTES);
-    first.writeDoubleLE(this.#number);
-    batch._put(rowKey(this.#segment, "first"), first, undefined);
+    for (const key of this.#discarded) batch._del(key, undefined);
+    this.#discarded = [];
     for (; this.#oldestSegment <= this.#segment - SEGMENTS_KEPT; this.#oldestSegment += 1) {
       batch._del(rowKey(this.#oldestSegment, "first"), undefined);
       batch._del(rowKey(this.#oldestSegment, "last"), undefined);
     }
+    const first = Buffer.alloc(FIRST_BYTES);
+    first.writeDoubleLE(this.#number);
+    first.writeDoubleLE(this.#oldestSegment, 8);
+    batch._put(rowKey(this.#segment, "first"), first, undefined);
   }
 }
 
@@ -124,11 +135,17 @@ function readSegments(rows: RowPage): Map<number, Segment> {
   while (reader.next()) {
     const key = reader.bytes.toString("latin1", reader.keyStart, reader.keyEnd);
     const [, digits, end] = /^s\/(\d{12})\/(first|last)$/u.exec(key) ?? [];
-    if (digits === undefined || reader.valueEnd - reader.keyEnd !== NUMBER_BYTES) throw broken(`row ${key} is unknown`);
+    const bytes = reader.valueEnd - reader.keyEnd;
+    if (digits === undefined || bytes !== (end === "first" ? FIRST_BYTES : LAST_BYTES))
+      throw broken(`row ${key} is unknown`);
     const number = Number(digits);
-    const segment = segments.get(number) ?? { first: Number.NaN, last: Number.NaN };
-    invariant(end === "first" || end === "last", "the pattern says so");
-    segment[end] = reader.bytes.readDoubleLE(reader.keyEnd);
+    const segment = segments.get(number) ?? { first: Number.NaN, last: Number.NaN, oldest: Number.NaN };
+    if (end === "last") {
+      segment.last = reader.bytes.readDoubleLE(reader.keyEnd);
+    } else {
+      segment.first = reader.bytes.readDoubleLE(reader.keyEnd);
+      segment.oldest = reader.bytes.readDoubleLE(reader.keyEnd + 8);
+    }
     segments.set(number, segment);
   }
   return segments;

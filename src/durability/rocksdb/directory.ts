@@ -1,9 +1,9 @@
 import { linkSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { xxh3 } from "@node-rs/xxhash";
 import { STORE_FORMAT_VERSION } from "../schema.js";
 import { StoreError } from "../store.js";
-import { createFile, errnoOf, replaceFile, usable } from "./files.js";
+import { createFile, errnoOf, replaceFile, syncDirectory, usable } from "./files.js";
 
 /**
  * The data directory and the small files in it.
@@ -32,6 +32,8 @@ const WAL_LINKS_PREFIX = "wal-before-open.";
 /** What a fresh file system or a killed start may leave in an otherwise empty directory. */
 const NOT_FOREIGN = /^(?:lost\+found|FORMAT\.\d+\.tmp)$/u;
 
+const TEMPORARY = /^(?:FORMAT|WITNESS)\.\d+\.tmp$/u;
+
 export interface FormatRecord {
   readonly version: number;
   readonly incarnation: string;
@@ -46,11 +48,11 @@ export class DataDirectory {
   readonly #pidPath: string;
 
   constructor(path: string) {
-    this.path = path;
-    this.databasePath = join(path, "rocksdb");
-    this.witnessPath = join(path, "WITNESS");
-    this.#formatPath = join(path, "FORMAT");
-    this.#pidPath = join(path, "PID");
+    this.path = resolve(path);
+    this.databasePath = join(this.path, "rocksdb");
+    this.witnessPath = join(this.path, "WITNESS");
+    this.#formatPath = join(this.path, "FORMAT");
+    this.#pidPath = join(this.path, "PID");
   }
 
   /**
@@ -59,7 +61,7 @@ export class DataDirectory {
    */
   claim(incarnation: string): FormatRecord {
     usable("the data directory cannot be used", () => {
-      mkdirSync(this.path, { recursive: true, mode: DIRECTORY_MODE });
+      makeDirectory(this.path);
       if (!statSync(this.path).isDirectory()) throw new StoreError("unusable", `${this.path} is not a directory`);
     });
     for (;;) {
@@ -146,6 +148,11 @@ export class DataDirectory {
     for (const name of this.#logLinks()) removeIfThere(join(this.path, name));
   }
 
+  /** Removes what killed starts left of files that they were about to rename. Only for the holder of the lock. */
+  dropTemporaries(): void {
+    for (const name of readdirSync(this.path)) if (TEMPORARY.test(name)) removeIfThere(join(this.path, name));
+  }
+
   /** The loss was accepted: the links stay, under a name that no later open removes. Returns where, null when there are none. */
   keepLostLogs(revision: number): string | null {
     const [newest] = this.#logLinks();
@@ -173,6 +180,16 @@ export class DataDirectory {
       "format",
       `${this.path} is not empty and not a Leasehold data directory: it has no FORMAT file, but ${shown}; nothing was written`,
     );
+  }
+}
+
+/** Makes the directory and those above it, durably. */
+function makeDirectory(path: string): void {
+  const topmost = mkdirSync(path, { recursive: true, mode: DIRECTORY_MODE });
+  if (topmost === undefined) return;
+  for (let made = path; ; made = dirname(made)) {
+    syncDirectory(dirname(made));
+    if (made === topmost) return;
   }
 }
 

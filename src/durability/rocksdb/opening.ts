@@ -72,6 +72,7 @@ export async function openStore(options: OpeningOptions): Promise<OpenedStore> {
     // Another process may have finished the creation between our look at FORMAT and our lock.
     format = directory.readFormat() ?? format;
     directory.writePid();
+    directory.dropTemporaries();
     const revision =
       format.state === "creating"
         ? createRows(directory, database, format, options)

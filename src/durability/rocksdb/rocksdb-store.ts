@@ -152,13 +152,14 @@ export class RocksStore implements Store {
   }
 
   commit(batch: CommitBatch, done: Done): void {
-    invariant(this.#state === "open" && !this.#closeCalled, "commit needs an open store");
+    invariant(!this.#closeCalled, "no commit after close");
     invariant(this.#committing === null, "one commit at a time");
     if (this.#failure !== null) {
       const failure = this.#failure;
       this.#options.scheduler.soon(() => done(failure));
       return;
     }
+    invariant(this.#state === "open", "commit needs an open store");
     this.#committing = done;
     const { control, revision, batch: shared } = this.#area;
     revision[0] = batch.revision;
@@ -313,8 +314,9 @@ export class RocksStore implements Store {
 
   /** A batch was noted in the witness file without a sync. Called between two commits. */
   #witnessLags(): void {
+    this.#slots.noteWritten();
     if (this.#witnessSyncDue) this.#syncWitness();
-    if (this.#witnessTimer === null && !this.#closeCalled) this.#setWitnessTimer();
+    else if (this.#witnessTimer === null && !this.#closeCalled) this.#setWitnessTimer();
   }
 
   #setWitnessTimer(): void {

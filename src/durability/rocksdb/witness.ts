@@ -130,6 +130,7 @@ export class WitnessSlots {
   #syncing = -1;
   #free = 1;
   #synced = 2;
+  #written = false;
 
   /** The slot for the next batch. */
   get writing(): number {
@@ -140,9 +141,19 @@ export class WitnessSlots {
     return this.#syncing !== -1;
   }
 
-  /** Freezes the slot that was written so far; sync the file now. No batch may be in flight: it would still write there. */
+  /** A batch was noted in the slot for writing. */
+  noteWritten(): void {
+    this.#written = true;
+  }
+
+  /**
+   * Freezes the slot that was written so far; sync the file now. Only after `noteWritten`: a slot without a new revision holds an
+   * old one, which must not take the place of the newest. No batch may be in flight: it would still write there.
+   */
   beginSync(): void {
     invariant(this.#syncing === -1, "one sync at a time");
+    invariant(this.#written, "there is something to sync");
+    this.#written = false;
     this.#syncing = this.#writing;
     this.#writing = this.#free;
   }
