@@ -95,27 +95,24 @@ describe.each(ENDINGS)("after %s", (_name, end) => {
 });
 
 test("leases that were granted together do not fall due together after a restart", async () => {
+  const TTL_MS = 20_000;
   const first = await servers.start();
-  const count = 20_000;
-  const grants = Array.from({ length: count }, (_, index) => ["LEASE.GRANT", `herd-${index}`, "PX", 3000]);
+  const ids = Array.from({ length: 2000 }, (_, index) => `herd-${index}`);
   const before = await first.connect();
-  await before.pipeline(grants);
-  await before.pipeline(grants.map((_, index) => ["LEASE.KEEPALIVE", `herd-${index}`]));
+  await before.pipeline(ids.map((id) => ["LEASE.GRANT", id, "PX", TTL_MS]));
+  await before.pipeline(ids.map((id) => ["LEASE.KEEPALIVE", id]));
   await first.stop();
-  const second = await servers.start({ dir: first.dir });
-  const client = await second.connect();
-  const left = await client.pipeline(grants.map((_, index) => ["LEASE.PTTL", `herd-${index}`]));
-  expect(left.every((ms) => typeof ms === "number" && ms > 0 && ms <= 3000)).toBe(true);
-  const listener = await second.connect();
-  const heardMs: number[] = [];
-  await listener.call("PSUBSCRIBE", "lease:herd-*");
-  while (heardMs.length < count) {
-    await listener.nextMessage();
-    heardMs.push(nowMs());
-  }
-  const tenths = new Map<number, number>();
-  for (const atMs of heardMs) tenths.set(Math.floor(atMs / 10), (tenths.get(Math.floor(atMs / 10)) ?? 0) + 1);
-  expect(Math.max(...tenths.values()), "expiries within one hundredth of a second").toBeLessThan(count / 3);
+  const client = await (await servers.start({ dir: first.dir })).connect();
+  // an answer never shows more than the TTL: what a lease got on top of it must have passed before the answers differ
+  const left = await until("the time on top of the TTL to pass", async () => {
+    const replies = await client.pipeline(ids.map((id) => ["LEASE.PTTL", id]));
+    return replies.every((ms) => Number(ms) < TTL_MS) && replies;
+  });
+  const times = left.map(Number);
+  expect(Math.min(...times)).toBeGreaterThan(0);
+  // neighbours in a pipeline are answered within microseconds: what differs by more was given differently
+  const apart = times.filter((ms, index) => Math.abs(ms - (times[index + 1] ?? ms)) > 100);
+  expect(apart.length).toBeGreaterThan(ids.length / 2);
 });
 
 describeWith(["time-namespace"], "a clock that starts elsewhere", () => {

@@ -19,6 +19,11 @@ export const MAIN = fileURLToPath(new URL("../../dist/main.js", import.meta.url)
 /** The runtime of the server process; `scripts/runtimes.mjs` sets it to run the suite on other versions of Node. */
 export const NODE = process.env["LEASEHOLD_TEST_NODE"] ?? process.execPath;
 
+/** A bug that `scripts/deliberate-bugs.mjs` puts into every server, to see that the suites notice. */
+const BUG = process.env["LEASEHOLD_TEST_BUG"];
+const BUG_ARGS = BUG === undefined ? [] : ["--import", new URL("../faults/deliberate-bugs.mjs", import.meta.url).href];
+const BUG_ENVIRONMENT = BUG === undefined ? {} : { LEASEHOLD_TEST_BUG: BUG };
+
 const READY = /leasehold ready on (\S+):(\d+)/;
 
 export interface ServerOptions {
@@ -41,7 +46,7 @@ export interface Exit {
 /** The environment of a server: nothing of the test runner's gets in. */
 function cleanEnvironment(extra: Readonly<Record<string, string>>): NodeJS.ProcessEnv {
   const kept = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH"].map((name) => [name, process.env[name]] as const);
-  return { ...Object.fromEntries(kept.filter(([, value]) => value !== undefined)), ...extra };
+  return { ...Object.fromEntries(kept.filter(([, value]) => value !== undefined)), ...BUG_ENVIRONMENT, ...extra };
 }
 
 export class Server {
@@ -59,7 +64,7 @@ export class Server {
 
   constructor(dir: string, options: ServerOptions) {
     this.dir = dir;
-    const serve = [NODE, ...(options.nodeArgs ?? []), MAIN, "serve", "--port", "0", "--dir", dir];
+    const serve = [NODE, ...BUG_ARGS, ...(options.nodeArgs ?? []), MAIN, "serve", "--port", "0", "--dir", dir];
     const [command = NODE, ...args] = [...(options.wrap ?? []), ...serve, ...(options.args ?? [])];
     this.child = spawn(command, args, { env: cleanEnvironment(options.env ?? {}), stdio: ["ignore", "pipe", "pipe"] });
     this.child.stdout?.on("data", (chunk: Buffer) => {
