@@ -266,6 +266,8 @@ export class Coordinator {
     tenure.releases.release(revision);
     this.#options.fault.point("release:after-reply");
     if (tenure.events.length > 0) this.#publish(tenure, revision);
+    // More rows may have ended than one slice frees: the tick frees the rest, also when nothing else is due.
+    if (this.#role.name === "primary") this.#armTick(tenure);
   }
 
   #publish(tenure: Tenure, revision: Revision): void {
