@@ -1,6 +1,6 @@
 import { parseArgs } from "node:util";
 import { MUTATIONS, simulateMutation, type MutationName } from "./mutations.js";
-import { reportOf, simulate, type SimulationCounts, type SimulationResult } from "./simulation.js";
+import { reportOf, simulate, type SimulationResult } from "./simulation.js";
 
 /**
  * `npm run sim -- --seed N [--seeds COUNT] [--verbose] [--mutation NAME]`
@@ -33,13 +33,13 @@ function main(): number {
     return 2;
   }
   const failed: SimulationResult[] = [];
-  const sums = new Map<keyof SimulationCounts, number>();
+  const sums = new Map<string, number>();
   for (let seed = first; seed < first + count; seed += 1) {
     const options = { verbose: values.verbose };
     const result = mutation === undefined ? simulate(seed, options) : simulateMutation(mutation, seed, options);
-    for (const [name, value] of Object.entries(result.counts)) {
-      const key = name as keyof SimulationCounts;
-      sums.set(key, (sums.get(key) ?? 0) + value);
+    const { crashesAt, ...counts } = result.counts;
+    for (const [name, value] of [...Object.entries(counts), ...Object.entries(crashesAt)]) {
+      sums.set(name, (sums.get(name) ?? 0) + value);
     }
     if (values.verbose && result.failure === null) console.log(result.traceLines.join("\n"));
     if (result.failure === null) continue;

@@ -37,6 +37,8 @@ export interface LeaseLife {
   deadAtMs: number;
   /** True time of an expiry. */
   expiredAtTrueMs: number | null;
+  /** Nobody has renewed it since the role was taken. */
+  isOnGrace: boolean;
 }
 
 interface LoggedOps {
@@ -70,6 +72,13 @@ export class Oracle implements EngineWatcher {
   #events: { readonly revision: Revision; readonly event: EngineEvent }[] = [];
   #current: SimRequest | null = null;
   #engine: Engine | null = null;
+  #epoch = 0;
+  /** Ids that the server chose and a client was told of. */
+  readonly #chosenIds = new Set<ByteString>();
+  /** From here on, by the server's clock, nothing keeps it from ending leases in time. */
+  calmFromMs = Infinity;
+  /** How late it may be then. */
+  lateMsMax = Infinity;
   /** Scans under way: the names that each has to meet. */
   readonly scans = new Set<Set<string>>();
   /** The decision since which a lease or key is there without a break; absent: since before this engine served. */
@@ -119,6 +128,7 @@ export class Oracle implements EngineWatcher {
     this.#decisions += 1;
     const before = this.live;
     const hadOps = decision.ops.length > 0;
+    const deadlines = this.#deadlinesBefore();
     if (hadOps) this.live = before.clone();
     if (hadOps) this.#applyOps(decision.ops, engine.state.revision, turn.nowMs);
     this.#noteDeadlines(command, decision, turn);
@@ -134,12 +144,9 @@ export class Oracle implements EngineWatcher {
     checkReply(context);
     for (const id of leasesShown(context)) {
       const life = this.lifeOf(id);
-      const isAlive = life !== null && turn.nowMs <= life.deadAtMs;
-      check(
-        isAlive,
-        "I6-dead-is-dead",
-        () => `${command.kind} shows ${id} at ${turn.nowMs}, dead since ${life?.deadAtMs}`,
-      );
+      const deadAtMs = deadlines.get(life) ?? Infinity;
+      const text = (): string => `${command.kind} shows ${id} at ${turn.nowMs}, dead since ${deadAtMs}`;
+      check(life !== null && turn.nowMs <= deadAtMs, "I6-dead-is-dead", text);
     }
     if (request === null) return;
     check(request.decision === null, "ports", () => `request ${request.number} was decided twice`);
@@ -160,6 +167,16 @@ export class Oracle implements EngineWatcher {
     check(false, "recovery", () => `the store had keys without a lease: ${JSON.stringify(ops)}`);
   }
 
+  /** When the leases that are there now have to be dead, before a command that may renew them. */
+  #deadlinesBefore(): Map<LeaseLife | null, number> {
+    const deadlines = new Map<LeaseLife | null, number>();
+    for (const lease of this.live.leases.values()) {
+      const life = this.#lifeOfLease(lease);
+      deadlines.set(life, life.deadAtMs);
+    }
+    return deadlines;
+  }
+
   #applyOps(ops: readonly Op[], revision: Revision, nowMs: number): void {
     const newest = this.#log.at(-1)?.revision ?? this.#disk.syncedRevision;
     check(revision > newest, "I2-tokens", () => `revision ${revision} after ${newest}`);
@@ -170,21 +187,23 @@ export class Oracle implements EngineWatcher {
     );
     this.#log.push({ revision, ops });
     for (const op of ops) {
-      this.#beforeOp(op);
+      this.#beforeOp(op, nowMs);
       this.#revealed.note(op, revision, this.live);
       this.#noteNewName(op);
+      const isOld = op.kind === "lease-put" && this.#chosenIds.has(op.id) && !this.live.leases.has(op.id);
+      check(!isOld || !this.#isServersChoice(), "ops", () => `id ${JSON.stringify(op)} was given before`);
       this.live.apply(op, revision);
       if (op.kind === "lease-put") this.#beginLife(op.id, op.token, op.ttlMs, nowMs);
       if (this.options.hasListeners()) for (const event of eventsOf(op)) this.#events.push({ revision, event });
     }
   }
 
-  #beforeOp(op: Op): void {
+  #beforeOp(op: Op, nowMs: number): void {
     const { live } = this;
     if (op.kind === "lease-end") {
       const lease = live.leases.get(op.id);
       if (lease === undefined) return;
-      if (op.reason === "expired") this.#expire(this.#lifeOfLease(lease));
+      if (op.reason === "expired") this.#expire(this.#lifeOfLease(lease), nowMs);
       else this.#beliefs.leaseTakenAway(instanceName(lease.id, lease.token));
       for (const name of lease.keys) this.#forgetInScans(name);
       this.#forgetInScans(op.id);
@@ -206,6 +225,12 @@ export class Oracle implements EngineWatcher {
     }
   }
 
+  /** The request that is decided now leaves the id to the server. */
+  #isServersChoice(): boolean {
+    const command = this.#current?.command;
+    return command?.kind === "lease-grant" && command.id === null;
+  }
+
   #noteNewName(op: Op): void {
     if (op.kind === "lease-put" && !this.live.leases.has(op.id)) this.#thereSince.set(op.id, this.#decisions);
     if (op.kind !== "key-put") return;
@@ -218,8 +243,11 @@ export class Oracle implements EngineWatcher {
   }
 
   /** I5: a lease ends by time only when every client that was promised something has stopped believing, by its own clock. */
-  #expire(life: LeaseLife): void {
+  #expire(life: LeaseLife, nowMs: number): void {
     life.expiredAtTrueMs = this.#world.nowMs;
+    const lateMs = nowMs - life.deadAtMs;
+    const isInTime = life.deadAtMs < this.calmFromMs || lateMs <= this.lateMsMax;
+    check(isInTime, "liveness", () => `${life.name} expired ${lateMs} ms late on an idle server`);
     for (const [client, untilMs] of life.promises) this.#checkOver(life, client, untilMs);
   }
 
@@ -236,9 +264,19 @@ export class Oracle implements EngineWatcher {
     const life = this.lives.get(name);
     if (life === undefined) {
       const promises = new Map<ClientClock, number>();
-      this.lives.set(name, { name, id, ttlMs, promises, voidedAt: 0, deadAtMs, expiredAtTrueMs: null });
+      this.lives.set(name, {
+        name,
+        id,
+        ttlMs,
+        promises,
+        voidedAt: 0,
+        deadAtMs,
+        expiredAtTrueMs: null,
+        isOnGrace: false,
+      });
     } else {
       // A longer TTL: it outlasts every promise that was made before.
+      life.isOnGrace = false;
       life.ttlMs = ttlMs;
       life.deadAtMs = deadAtMs;
     }
@@ -246,6 +284,7 @@ export class Oracle implements EngineWatcher {
 
   /** A TTL at or below the durable one was asked for: from now on it counts, whatever was promised before. */
   #shorten(life: LeaseLife, ttlMs: number, deadAtMs: number): void {
+    life.isOnGrace = false;
     life.ttlMs = ttlMs;
     life.deadAtMs = deadAtMs;
     life.voidedAt = this.#decisions;
@@ -257,7 +296,9 @@ export class Oracle implements EngineWatcher {
   #noteDeadlines(command: Command, decision: Decision, turn: Turn): void {
     const renew = (id: ByteString, atLeastMs: number): void => {
       const life = this.lifeOf(id);
-      if (life !== null) life.deadAtMs = turn.nowMs + this.#paddedMs(Math.max(life.ttlMs, atLeastMs));
+      if (life === null) return;
+      life.isOnGrace = false;
+      life.deadAtMs = Math.max(life.deadAtMs, turn.nowMs + this.#paddedMs(Math.max(life.ttlMs, atLeastMs)));
     };
     const { reply } = decision;
     if (command.kind === "lease-keepalive") renew(command.id, 0);
@@ -298,6 +339,9 @@ export class Oracle implements EngineWatcher {
       `${request.command.kind} reveals revision ${requiredRevision}, the disk has ${syncedRevision}: ${JSON.stringify(reply)}`;
     check(requiredRevision <= syncedRevision, "release", text);
     this.#released = Math.max(this.#released, requiredRevision);
+    const { command } = request;
+    if (command.kind === "lease-grant" && command.id === null && Array.isArray(reply))
+      this.#chosenIds.add(String(reply[0]));
     for (const promise of decision.promises) {
       const life = this.lives.get(promise.instance);
       if (life === undefined || decision.order < life.voidedAt) continue;
@@ -334,13 +378,16 @@ export class Oracle implements EngineWatcher {
       check(this.#events.length === 0, "events", () => `${this.#events.length} events were not published`);
     }
     this.#engine = null;
+    this.calmFromMs = Infinity;
     this.#events = [];
   }
 
   /** An engine serves: it knows what is durable, all of it and nothing else. `nowMs`: by its clock. */
-  recovered(engine: Engine, digest: string, nowMs: number): void {
+  recovered(engine: Engine, digest: string, epoch: number, nowMs: number): void {
     const { syncedRevision } = this.#disk;
     this.#engine = engine;
+    check(epoch > this.#epoch, "recovery", () => `epoch ${epoch} after ${this.#epoch}`);
+    this.#epoch = epoch;
     check(
       this.#released <= syncedRevision,
       "I3-grants-survive",
@@ -374,6 +421,7 @@ export class Oracle implements EngineWatcher {
       }
       life.ttlMs = lease.ttlMs;
       life.expiredAtTrueMs = null;
+      life.isOnGrace = true;
       life.deadAtMs = nowMs + this.#paddedMs(lease.ttlMs) + Math.min(SPREAD_MS_MAX, lease.ttlMs * SPREAD_TTL_FRACTION);
     }
     this.#compareByCommands(engine);

@@ -3,8 +3,12 @@ import { Engine, type Decision } from "#src/engine/engine.js";
 import type { Op } from "#src/engine/op.js";
 
 /**
- * Looks over the shoulder of the real engine: `Engine.prototype` is wrapped once, and whoever watches hears of every
- * decision that is carried out. Production code knows nothing of it.
+ * Two ways to the inside of the real engine, for the time of one run. Production code knows nothing of either.
+ *
+ * Looks over the shoulder of the real engine: `Engine.prototype` is wrapped, and whoever watches hears of every decision that is carried out.
+ *
+ * Small steps: the work that the engine does in slices is done in slices of one or two, so that a handful of leases takes as
+ * many turns as a million would, with everything else that can happen between two of them.
  */
 
 export interface EngineWatcher {
@@ -38,5 +42,26 @@ export function watchEngines<Result>(watcher: EngineWatcher, run: () => Result):
     return run();
   } finally {
     Object.assign(Engine.prototype, { decide, apply, applyOps });
+  }
+}
+
+/** Calls `run` with slices of at most `stepMax`. */
+export function withSmallSteps<Result>(stepMax: number, run: () => Result): Result {
+  // oxlint-disable-next-line typescript/unbound-method -- wrapped and called with the engine as `this`
+  const { rebuildSome, dueLeases, sweepSome } = Engine.prototype;
+  Engine.prototype.rebuildSome = function rebuildFew(this: Engine, limit: number): boolean {
+    return rebuildSome.call(this, Math.min(limit, stepMax));
+  };
+  Engine.prototype.dueLeases = function fewDueLeases(this: Engine, nowMs: number, limit: number): readonly string[] {
+    return dueLeases.call(this, nowMs, Math.min(limit, stepMax));
+  };
+  Engine.prototype.sweepSome = function sweepFew(this: Engine, limit: number): boolean {
+    // A recovery sweeps everything in one go.
+    return sweepSome.call(this, limit === Infinity ? limit : Math.min(limit, stepMax));
+  };
+  try {
+    return run();
+  } finally {
+    Object.assign(Engine.prototype, { rebuildSome, dueLeases, sweepSome });
   }
 }

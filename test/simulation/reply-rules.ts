@@ -194,6 +194,7 @@ function isInfoWrong(context: ReplyContext, id: ByteString): boolean {
     field(reply, "ttl") !== oracle.lifeOf(id)?.ttlMs ||
     field(reply, "token") !== lease.token ||
     field(reply, "label") !== lease.label ||
+    field(reply, "grace") !== (oracle.lifeOf(id)?.isOnGrace === true ? 1 : 0) ||
     field(reply, "keys-total") !== lease.keys.size ||
     !Array.isArray(shown) ||
     !isSameSet(shown, keys)
@@ -235,6 +236,7 @@ export function leasesShown({ command, decision, after, origin }: ReplyContext):
     case "key-random":
       return typeof reply === "string" ? holders([reply]) : [];
     case "lease-grant":
+      if (Array.isArray(reply)) return [String(reply[0])];
       return reply === null ? holders(command.keys.map((pair) => pair.key)) : [];
     case "lease-revoke":
     case "lease-expire":

@@ -54,6 +54,8 @@ export class SimClient implements ClientClock, WireClient {
   #lastGrant: { readonly command: Command; readonly databaseIndex: number } | null = null;
   #values = 0;
   #isResting = false;
+  /** The newest command that was answered by a server that serves. */
+  #lastServed: Command | null = null;
   answered = 0;
   lostRequests = 0;
 
@@ -90,6 +92,14 @@ export class SimClient implements ClientClock, WireClient {
     this.#requestsLeft = 0;
     this.#toSendAgain = [];
     this.#endScan();
+  }
+
+  /** Sends a command until it is answered by a server that serves. Only at rest. */
+  insist(command: Command, everyMs: number): void {
+    if (this.#outstanding.length === 0 || this.#connection === null) this.#send(command, 0);
+    this.#world.after(everyMs, () => {
+      if (this.#lastServed !== command) this.insist(command, everyMs);
+    });
   }
 
   // Acting ------------------------------------------------------------------------------------------------------------
@@ -331,6 +341,7 @@ export class SimClient implements ClientClock, WireClient {
       if (request.command.kind === this.#scan?.kind) this.#endScan();
       return;
     }
+    this.#lastServed = request.command;
     this.#beliefs.hears(request);
     this.#hearPage(request, reply);
   }

@@ -69,9 +69,9 @@ export class SimNode {
     this.#options = options;
     this.points = options.points;
     this.host = new SimHost(world, { ...options.host, onCrash: (crash) => this.#end(`crash at ${crash.where}`) });
-    this.store = new SimStore(disk, this.host, `sim${options.number}`);
     const log: Log = { write: (level, message) => this.trace(`${level} ${message}`) };
     const fault: Fault = { point: (name) => this.#atPoint(name) };
+    this.store = new SimStore(disk, this.host, `sim${options.number}`, fault);
     this.coordinator = new Coordinator({
       store: this.store,
       engineLimits: options.engineLimits,
@@ -117,8 +117,9 @@ export class SimNode {
   start(): void {
     this.host.enter(() =>
       this.coordinator.start((error) => {
-        if (error === null) this.#serves();
-        else this.#exit(`cannot start: ${error.code}`);
+        // Somebody who asked for the role meanwhile was answered first.
+        if (error === null && !this.#isServing) this.#serves();
+        if (error !== null) this.#exit(`cannot start: ${error.code}`);
       }),
     );
   }
@@ -180,7 +181,8 @@ export class SimNode {
     this.#isServing = true;
     this.#options.onServes();
     this.trace(`serves from revision ${engine.state.revision}`);
-    this.#oracle.recovered(engine, this.#options.digest(engine), this.host.peekMonotonicMs());
+    const { epoch } = this.coordinator.report();
+    this.#oracle.recovered(engine, this.#options.digest(engine), epoch, this.host.peekMonotonicMs());
   }
 
   #servesNoMore(): void {

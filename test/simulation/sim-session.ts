@@ -108,7 +108,11 @@ export class SimSession implements Session {
     const slot: Slot = { request, reply: undefined };
     this.#slots.push({ ticket, slot });
     if (reply === PARKED) {
-      check(request.decision !== null, "I8-replies", () => "parked without having been decided");
+      const { decision } = request;
+      check(decision !== null, "I8-replies", () => "parked without having been decided");
+      const { durableRevision } = this.#coordinator.report();
+      const hasToWait = request.command.kind !== "lease-keepalive" || decision.requiredRevision > durableRevision;
+      check(hasToWait, "release", () => `a keep-alive waits for nothing: ${request.number}`);
       return;
     }
     // Without a decision it is the refusal of a server that does not serve: nothing happened.

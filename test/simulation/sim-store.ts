@@ -10,6 +10,7 @@ import {
   type StoreIdentity,
 } from "#src/durability/store.js";
 import type { ByteString } from "#src/engine/reply.js";
+import type { Fault } from "#src/ports.js";
 import type { SimHost } from "./sim-host.js";
 import type { World } from "./sim-world.js";
 import { check } from "./violation.js";
@@ -37,11 +38,15 @@ export interface DiskBugs {
   readonly acknowledgesBeforeSync: boolean;
   /** A crash may keep the first half of a batch. */
   readonly tearsBatches: boolean;
-  /** The first commit fails and is not remembered: the next one succeeds. */
-  readonly forgetsFailures: boolean;
+  /** A commit that failed is reported as durable. */
+  readonly swallowsFailures: boolean;
 }
 
-export const CORRECT_DISK: DiskBugs = { acknowledgesBeforeSync: false, tearsBatches: false, forgetsFailures: false };
+export const CORRECT_DISK: DiskBugs = {
+  acknowledgesBeforeSync: false,
+  tearsBatches: false,
+  swallowsFailures: false,
+};
 
 export interface DiskTimes {
   readonly writeMsMean: number;
@@ -72,13 +77,22 @@ export const NO_DISK_FAULTS: DiskFaults = {
   flipChance: 0,
 };
 
+/** A disk in good health. */
+export const CALM_DISK_TIMES: DiskTimes = {
+  writeMsMean: 0.05,
+  syncMsMean: 0.2,
+  stallChance: 0,
+  stallMsMax: 0,
+  pageDelayMsMean: 0.1,
+};
+
 /** What outlives every process. */
 export class SimDisk {
   /** Rows that survive anything. */
   readonly rows = new Map<ByteString, Uint8Array>();
   readonly world: World;
-  readonly times: DiskTimes;
   readonly bugs: DiskBugs;
+  times: DiskTimes;
   faults: DiskFaults;
   /** The newest revision that survives anything. */
   syncedRevision = 0;
@@ -146,13 +160,15 @@ export class SimStore implements Store {
   readonly #disk: SimDisk;
   readonly #host: SimHost;
   readonly #incarnation: ByteString;
+  readonly #fault: Fault;
   #inFlight = false;
   #closed = false;
 
   /** `incarnation`: the name that a new disk gets. */
-  constructor(disk: SimDisk, host: SimHost, incarnation: ByteString) {
+  constructor(disk: SimDisk, host: SimHost, incarnation: ByteString, fault: Fault) {
     this.#disk = disk;
     this.#host = host;
+    this.#fault = fault;
     this.#incarnation = incarnation;
   }
 
@@ -171,8 +187,12 @@ export class SimStore implements Store {
         answer(new StoreError("unusable", "no space left on the disk"), null);
         return;
       }
-      disk.holder = this;
-      answer(null, this.#takeIdentity());
+      this.#host.enter(() => {
+        if (this.#closed) return;
+        disk.holder = this;
+        this.#fault.point("open:after-lock");
+        answer(null, this.#takeIdentity());
+      });
     });
   }
 
@@ -269,7 +289,8 @@ export class SimStore implements Store {
     const disk = this.#disk;
     const { random } = disk.world;
     const isDurableAllTheSame = !this.failed && !disk.isFull && random.chance(0.5);
-    if (!disk.bugs.forgetsFailures) this.failed = true;
+    const { swallowsFailures } = disk.bugs;
+    if (!swallowsFailures) this.failed = true;
     disk.world.at(atMs, () => {
       if (!isDurableAllTheSame || !this.#host.alive) return;
       disk.write(batch);
@@ -277,7 +298,7 @@ export class SimStore implements Store {
     });
     this.#host.enterAt(atMs + random.exponential(0.05), () => {
       this.#inFlight = false;
-      done(new StoreError("write-failed", "simulated failure of a commit"));
+      done(swallowsFailures ? null : new StoreError("write-failed", "simulated failure of a commit"));
     });
   }
 
@@ -290,6 +311,7 @@ export class SimStore implements Store {
         this.#host.enterAt(disk.world.nowMs + 1, finish);
         return;
       }
+      this.#fault.point("close:before-sync");
       if (disk.holder === this) disk.holder = null;
       done(null);
     };

@@ -1,12 +1,12 @@
-import { checkInvariants, digest } from "#src/engine/audit.js";
-import type { Engine } from "#src/engine/engine.js";
+import { digest } from "#src/engine/engine.js";
+import { TTL_MS_MAX } from "#src/engine/limits.js";
 import { StatusReply, type Reply } from "#src/engine/reply.js";
 import { Beliefs } from "./beliefs.js";
 import { Oracle } from "./oracle.js";
-import { watchEngines } from "./probe.js";
+import { watchEngines, withSmallSteps } from "./probe.js";
 import { SimClient } from "./sim-client.js";
 import { SimNode } from "./sim-node.js";
-import { CORRECT_DISK, NO_DISK_FAULTS, SimDisk, SimStore, type DiskBugs } from "./sim-store.js";
+import { CALM_DISK_TIMES, CORRECT_DISK, NO_DISK_FAULTS, SimDisk, SimStore, type DiskBugs } from "./sim-store.js";
 import { Connection } from "./sim-wire.js";
 import { World } from "./sim-world.js";
 import { SimHost } from "./sim-host.js";
@@ -45,7 +45,8 @@ export interface SimulationCounts {
   lost: number;
   incarnations: number;
   tenures: number;
-  crashesAtPoints: number;
+  /** By fault point. */
+  crashesAt: Record<string, number>;
   failures: number;
   refusedStarts: number;
   virtualMs: number;
@@ -54,12 +55,20 @@ export interface SimulationCounts {
 /** More events than any healthy run has; a run that reaches it does not come to rest. */
 const EVENTS_MAX = 200_000;
 
+/** What was under way when everything was healed is over by then. */
+const CALM_AFTER_MS = 10_000;
+
+/** A tick, and the end of a batch or two. */
+const LATE_MS_MAX = 30;
+
 /** How often the engine's own invariants are checked: every so many events. */
 const AUDIT_EVERY_EVENTS = 16;
 
 export function simulate(seed: number, options: SimulationOptions = {}): SimulationResult {
   const simulation = new Simulation(seed, options);
-  const failure = watchEngines(simulation.oracle, () => simulation.run());
+  const failure = withSmallSteps(simulation.swarm.node.stepMax, () =>
+    watchEngines(simulation.oracle, () => simulation.run()),
+  );
   return {
     seed,
     swarm: simulation.swarm,
@@ -82,6 +91,7 @@ class Simulation {
   #requests = 0;
   #wallOffsetMs = 0;
   #isHealed = false;
+  #hasListeners: boolean;
   readonly counts: SimulationCounts = {
     events: 0,
     decisions: 0,
@@ -89,7 +99,7 @@ class Simulation {
     lost: 0,
     incarnations: 0,
     tenures: 0,
-    crashesAtPoints: 0,
+    crashesAt: {},
     failures: 0,
     refusedStarts: 0,
     virtualMs: 0,
@@ -102,10 +112,11 @@ class Simulation {
     const { swarm, world } = this;
     this.#disk = new SimDisk(world, swarm.diskTimes, swarm.diskFaults, { ...CORRECT_DISK, ...options.diskBugs });
     this.#beliefs = new Beliefs(world);
+    this.#hasListeners = swarm.node.hasListeners;
     const { limits } = swarm.node;
     this.oracle = new Oracle(world, this.#disk, this.#beliefs, {
       ...limits,
-      hasListeners: () => swarm.node.hasListeners,
+      hasListeners: () => this.#hasListeners,
     });
   }
 
@@ -148,6 +159,9 @@ class Simulation {
     this.#repeat(operator.holdMs, () => {
       this.#node?.host.hold(world.random.between(0, operator.holdMsMax), world.random.chance(0.3));
     });
+    this.#repeat(operator.listenMs, () => {
+      this.#hasListeners = !this.#hasListeners;
+    });
     this.#repeat(operator.wallJumpMs, () => {
       this.#wallOffsetMs = world.random.between(-1, 1) * 31_536_000_000;
     });
@@ -182,9 +196,9 @@ class Simulation {
       engineLimits: swarm.node.limits,
       batchBytesMax: swarm.node.batchBytesMax,
       points: this.#isHealed ? { crashChance: 0, errorChance: 0 } : swarm.points,
-      hasListeners: () => swarm.node.hasListeners,
+      hasListeners: () => this.#hasListeners,
       digest: (engine) => digest(engine.state),
-      onServes: () => (this.counts.tenures += 1),
+      onServes: () => this.#nodeServes(),
       onEnd: (ended, reason) => this.#nodeEnded(ended, reason),
     });
     node.host.calm = this.#isHealed;
@@ -192,13 +206,23 @@ class Simulation {
     node.start();
   }
 
+  #nodeServes(): void {
+    this.counts.tenures += 1;
+    if (this.#isHealed) this.#expectPunctuality();
+  }
+
   #nodeEnded(node: SimNode, reason: string): void {
-    if (reason.startsWith("crash at")) this.counts.crashesAtPoints += 1;
+    if (reason.startsWith("crash at ")) {
+      const point = reason.slice("crash at ".length);
+      this.counts.crashesAt[point] = (this.counts.crashesAt[point] ?? 0) + 1;
+    }
     if (reason.startsWith("failed")) this.counts.failures += 1;
     if (reason.startsWith("cannot start")) this.counts.refusedStarts += 1;
     if (this.#node !== node) return;
     this.#node = null;
-    this.world.after(this.world.random.exponential(this.swarm.operator.downMsMean), () => {
+    // As a supervisor does: slower when it would not start.
+    const delayMsMean = this.swarm.operator.downMsMean * (reason.startsWith("cannot start") ? 20 : 1);
+    this.world.after(this.world.random.exponential(delayMsMean), () => {
       if (this.#node === null) this.#boot();
     });
   }
@@ -264,9 +288,11 @@ class Simulation {
       onCrash: () => undefined,
     });
     const { holder } = this.#disk;
-    new SimStore(this.#disk, host, "rival").acquire((error) => {
+    const rival = new SimStore(this.#disk, host, "rival", { point: () => undefined });
+    rival.acquire((error) => {
       check(error?.code === "in-use" || this.#disk.holder !== holder, "ports", () => "two processes hold one disk");
-      host.kill();
+      // The first one may have died just then: its successor is to have the disk.
+      if (error === null) rival.close(() => host.kill());
     });
   }
 
@@ -283,6 +309,7 @@ class Simulation {
     this.world.trace("healed");
     this.#isHealed = true;
     this.#disk.faults = NO_DISK_FAULTS;
+    this.#disk.times = CALM_DISK_TIMES;
     this.#disk.fullUntilMs = 0;
     const node = this.#node;
     if (node !== null) {
@@ -290,6 +317,20 @@ class Simulation {
       node.host.calm = true;
     }
     for (const client of this.#clients) client.rest();
+    this.#expectPunctuality();
+    // Leases without an end in sight are ended by hand, when no grant is under way any more.
+    if (this.swarm.workload.ttlChoicesMs.includes(TTL_MS_MAX)) {
+      const flush = { kind: "flush-all" } as const;
+      this.world.after(CALM_AFTER_MS, () => this.#clients[0]?.insist(flush, 10 * this.swarm.workload.patienceMs));
+    }
+  }
+
+  /** From soon on, nothing keeps the server from ending leases in time. */
+  #expectPunctuality(): void {
+    const node = this.#node;
+    if (node === null) return;
+    this.oracle.calmFromMs = node.host.peekMonotonicMs() + CALM_AFTER_MS;
+    this.oracle.lateMsMax = LATE_MS_MAX + 25 * this.swarm.node.timerLateMsMean;
   }
 
   #checkReport(): void {
@@ -307,7 +348,7 @@ class Simulation {
 
   #audit(): void {
     const engine = this.#node?.coordinator.engine ?? null;
-    if (engine !== null && this.#node?.isServing === true) checkInvariants(engine.state);
+    if (engine !== null && this.#node?.isServing === true) engine.checkInvariants();
   }
 
   /** Nothing runs any more: nothing may be left. */
@@ -337,7 +378,7 @@ class Simulation {
     check(rows.length === 0, "liveness", () => `rows stay on disk: ${rows.join(" ")}`);
     const { engine } = node.coordinator;
     check(engine !== null && engine.nextDueMs() === null, "liveness", () => "the wheel is not empty");
-    checkInvariants(engine.state);
+    engine.checkInvariants();
     check(engine.sweepSome(1), "liveness", () => "ended rows stay behind");
   }
 
@@ -365,5 +406,3 @@ export function reportOf(result: SimulationResult, linesMax = 40): string {
     ...traceLines.slice(-linesMax).map((line) => `  ${line}`),
   ].join("\n");
 }
-
-export type { Engine };

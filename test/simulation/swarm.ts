@@ -1,4 +1,4 @@
-import { DEFAULT_ENGINE_LIMITS, type EngineLimits } from "#src/engine/limits.js";
+import { DEFAULT_ENGINE_LIMITS, TTL_MS_MAX, type EngineLimits } from "#src/engine/limits.js";
 import type { Random } from "./random.js";
 import type { PointFaults } from "./sim-node.js";
 import type { DiskFaults, DiskTimes } from "./sim-store.js";
@@ -79,6 +79,8 @@ export interface NodeConditions {
   readonly batchBytesMax: number;
   readonly limits: EngineLimits;
   readonly hasListeners: boolean;
+  /** Sliced work is done in slices of at most this many; Infinity: as in production. */
+  readonly stepMax: number;
 }
 
 /** Mean true time between two of each; Infinity: never. */
@@ -88,6 +90,8 @@ export interface OperatorRates {
   readonly stepDownMs: number;
   readonly holdMs: number;
   readonly wallJumpMs: number;
+  /** Somebody begins or stops to listen to events. */
+  readonly listenMs: number;
   readonly rivalMs: number;
   /** How long the server is down after it ended. */
   readonly downMsMean: number;
@@ -113,6 +117,7 @@ const TTL_CLASSES: readonly (readonly number[])[] = [
   [1000, 2000, 5000, 10_000, 60_000],
   [600_000, 3_600_000, 86_400_000, 1_000_000_000_000],
   [1, 10, 100, 1000, 10_000, 100_000, 10_000_000],
+  [5, 500, 50_000, TTL_MS_MAX],
 ];
 
 export function chooseSwarm(random: Random): Swarm {
@@ -187,6 +192,7 @@ function chooseConditions(random: Random): NodeConditions {
       ...(random.chance(0.2) ? { keysPerLeaseMax: random.integer(1, 3) } : {}),
     },
     hasListeners: random.chance(0.6),
+    stepMax: random.chance(0.5) ? random.integer(1, 3) : Infinity,
   };
 }
 
@@ -221,6 +227,7 @@ function chooseOperator(random: Random, durationMs: number, thinkMsMean: number)
     stepDownMs: sometimes(0.35, [1, 5, 20]),
     holdMs: sometimes(0.3, [1, 5, 20]),
     wallJumpMs: sometimes(0.3, [5]),
+    listenMs: sometimes(0.3, [5, 50]),
     rivalMs: sometimes(0.1, [3]),
     downMsMean: thinkMsMean * random.pick([0.1, 2, 10]),
     holdMsMax: random.pick([5, 100, 2000]),
