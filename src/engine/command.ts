@@ -30,6 +30,28 @@ export interface KeyValue {
   readonly value: ByteString;
 }
 
+/** limit: permits of a semaphore, 1 and up; null for an ordinary lock. */
+export type LockMode =
+  | { readonly kind: "exclusive" }
+  | { readonly kind: "shared" }
+  | { readonly kind: "limit"; readonly permits: number };
+
+export type SetCondition =
+  | { readonly kind: "always" | "nx" | "xx" }
+  /** The present value equals, or does not equal, `value`. A missing key: `eq` misses, `ne` holds. */
+  | { readonly kind: "eq" | "ne"; readonly value: ByteString }
+  /** The same by DIGEST: 16 hexadecimal digits. */
+  | { readonly kind: "digest-eq" | "digest-ne"; readonly digest: ByteString };
+
+export type Expiry =
+  /** The key lives until it is deleted. */
+  | { readonly kind: "none" }
+  /** KEEPTTL; of GETEX: as it is. */
+  | { readonly kind: "keep" }
+  | { readonly kind: "in"; readonly ttlMs: number }
+  /** Wall-clock milliseconds since 1970; a time that is past deletes the key, as in Redis. */
+  | { readonly kind: "at"; readonly unixMs: number };
+
 export type Command =
   // Leases
   | {
@@ -81,6 +103,63 @@ export type Command =
   | { readonly kind: "key-count" }
   /** fraction: 0 <= fraction < 1, drawn by the caller. */
   | { readonly kind: "key-random"; readonly fraction: number }
+  // Strings: keys of their own, with or without a TTL, as Redis has them
+  | {
+      readonly kind: "string-set";
+      readonly key: ByteString;
+      readonly value: ByteString;
+      readonly condition: SetCondition;
+      /** SET ... GET: the reply is the former value (nil when there was none), whatever the condition says. */
+      readonly returnsFormer: boolean;
+      readonly expiry: Expiry;
+      /** What a success answers: SET says OK, SETNX 1 or 0, GETSET the former value. */
+      readonly answer: "ok" | "one" | "former";
+    }
+  /** MSET, MSETNX, MSETEX. `ifNone`: only when no key exists; `ifAll`: only when every one does. */
+  | {
+      readonly kind: "string-set-many";
+      readonly pairs: readonly KeyValue[];
+      readonly condition: "always" | "if-none" | "if-all";
+      readonly expiry: Expiry;
+      readonly answer: "ok" | "one";
+    }
+  | { readonly kind: "string-get-many"; readonly keys: readonly ByteString[] }
+  /** GETEX and GETDEL. */
+  | { readonly kind: "string-get-expire"; readonly key: ByteString; readonly expiry: Expiry }
+  | { readonly kind: "string-get-delete"; readonly key: ByteString }
+  | { readonly kind: "string-length"; readonly key: ByteString }
+  | { readonly kind: "string-append"; readonly key: ByteString; readonly value: ByteString }
+  | { readonly kind: "string-get-range"; readonly key: ByteString; readonly start: number; readonly end: number }
+  | { readonly kind: "string-set-range"; readonly key: ByteString; readonly offset: number; readonly value: ByteString }
+  | { readonly kind: "string-increment"; readonly key: ByteString; readonly by: bigint }
+  | { readonly kind: "string-increment-float"; readonly key: ByteString; readonly by: number }
+  /** DELIFEQ, DELEX. */
+  | { readonly kind: "string-delete-if"; readonly key: ByteString; readonly condition: SetCondition }
+  | { readonly kind: "string-digest"; readonly key: ByteString }
+  /** EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT: a TTL from now, or a wall-clock time turned into one by the turn's wall clock. */
+  | {
+      readonly kind: "key-expire";
+      readonly key: ByteString;
+      readonly expiry: Expiry;
+      readonly condition: "always" | "nx" | "xx" | "gt" | "lt" | "xx-gt" | "xx-lt";
+    }
+  | { readonly kind: "key-persist"; readonly key: ByteString }
+  /** EXPIRETIME, PEXPIRETIME: the remaining time added to the wall clock, for people. */
+  | { readonly kind: "key-expire-time"; readonly key: ByteString; readonly unit: "s" | "ms" }
+  // Locks
+  | {
+      readonly kind: "lock-acquire";
+      readonly key: ByteString;
+      readonly id: ByteString;
+      /** null: the lease id stands as the value. */
+      readonly value: ByteString | null;
+      readonly mode: LockMode;
+      /** null: answer at once. 0: wait for ever. */
+      readonly blockMs: number | null;
+    }
+  | { readonly kind: "lock-release"; readonly key: ByteString; readonly id: ByteString; readonly token: number | null }
+  | { readonly kind: "lock-info"; readonly key: ByteString }
+  | { readonly kind: "lock-check"; readonly key: ByteString; readonly token: number }
   | { readonly kind: "flush-database" }
   | { readonly kind: "flush-all" };
 
