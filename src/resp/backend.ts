@@ -1,5 +1,5 @@
 import type { Command, Origin } from "../engine/command.js";
-import type { Reply } from "../engine/reply.js";
+import type { ByteString, Reply } from "../engine/reply.js";
 import type { NodeReport, PARKED, SATURATED, Session } from "../ports.js";
 
 /**
@@ -13,6 +13,37 @@ export interface Backend {
    * SATURATED when the command could not be taken.
    */
   submit(command: Command, session: Session, ticket: number): Reply | typeof PARKED | typeof SATURATED;
+
+  /**
+   * Runs several engine commands as one step, for EXEC and scripts: `work` is called at once and runs to its end before
+   * anything else does; all commands that it runs see the same time, each sees the effects of those before, and what they change is
+   * one batch: after a crash all of it is there or nothing. `session.origin` is read at each command, so that SELECT takes effect in
+   * between.
+   *
+   * The answer is what `work` returned, under the rules of `submit`: PARKED until everything that it saw and did is durable. SATURATED, or the
+   * refusal of a node without the role: `work` was not called. What `work` throws comes out of here, and is a programmer error.
+   */
+  atomically(
+    session: Session,
+    ticket: number,
+    work: (run: (command: Command) => Reply) => Reply,
+  ): Reply | typeof PARKED | typeof SATURATED;
+
+  /**
+   * For WATCH: a number that rises with every change to the key: set, deleted, taken over, expired (also by time alone, when the tick has
+   * not come yet). 0 for a key without a trace. Any two calls with different numbers have a change between them; a change of
+   * another key may be one too, but not of an unrelated database.
+   */
+  revisionOf(databaseIndex: number, key: ByteString): number;
+
+  /**
+   * For CLIENT UNBLOCK: a command of this session that waits in a queue leaves it and is answered with `reply`. False when none waits, or
+   * it has been granted already.
+   */
+  unblock(session: Session, reply: Reply): boolean;
+
+  /** The source of a script that was loaded durably (`script-load`), by its SHA-1 in lower case. */
+  scriptSource(sha: string): ByteString | undefined;
 
   /** Calls back once when there is room for writes again. */
   onRoom(callback: () => void): void;
