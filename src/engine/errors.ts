@@ -22,7 +22,10 @@ export const ERROR_CODES = {
   NOPERM: "the command is switched off or not allowed for this connection",
   NOPROTO: "the RESP version asked for is not spoken",
   DENIED: "protected mode: no password is set and the connection does not come from this machine",
-  EXECABORT: "the transaction was discarded",
+  EXECABORT: "the transaction was discarded: one of its commands was refused when it was queued",
+  NOSCRIPT: "there is no script of that SHA-1",
+  NOTBUSY: "no script is running",
+  UNBLOCKED: "the wait was ended by CLIENT UNBLOCK",
 } as const;
 
 export type ErrorCode = keyof typeof ERROR_CODES;
@@ -57,6 +60,18 @@ export const tooMany = (what: string, given: number, maximum: number): ErrorRepl
   error("ERR", `${given} ${what} in one command, the limit is ${maximum}`);
 export const duplicateKey = (key: ByteString): ErrorReply => error("ERR", `key '${quoteForError(key)}' is named twice`);
 
+// Locks -------------------------------------------------------------------------------------------------------------
+
+export const blockTimeInvalid = (given: ByteString, maximumMs: number): ErrorReply =>
+  error(
+    "ERR",
+    `invalid BLOCK time '${quoteForError(given)}': must be a whole number of milliseconds from 0 (no limit) to ${maximumMs}`,
+  );
+export const permitsInvalid = (given: ByteString, maximum: number): ErrorReply =>
+  error("ERR", `invalid LIMIT '${quoteForError(given)}': must be a whole number of permits from 1 to ${maximum}`);
+export const tokenInvalid = (given: ByteString): ErrorReply =>
+  error("ERR", `invalid token '${quoteForError(given)}': must be a whole number, as LOCK.ACQUIRE answered it`);
+
 // Role --------------------------------------------------------------------------------------------------------------
 
 export const READONLY = error("READONLY", "You can't write against a read only replica.");
@@ -66,6 +81,9 @@ export const LOADING = error("LOADING", "Leasehold is loading the leases from it
 
 export const SYNTAX_ERROR = error("ERR", "syntax error");
 export const NOT_AN_INTEGER = error("ERR", "value is not an integer or out of range");
+export const NOT_A_FLOAT = error("ERR", "value is not a valid float");
+export const invalidExpireTime = (commandName: string): ErrorReply =>
+  error("ERR", `invalid expire time in '${commandName}' command`);
 export const INVALID_CURSOR = error("ERR", "invalid cursor");
 export const NO_AUTH = error("NOAUTH", "Authentication required.");
 export const WRONG_PASS = error("WRONGPASS", "invalid username-password pair or user is disabled.");

@@ -33,6 +33,9 @@ export const KEYS_PER_COMMAND_MAX = 10_000;
 /** Globs of KEYS, SCAN, PSUBSCRIBE and the like: a compiled one is dozens of times as large as its text. */
 export const PATTERN_BYTES_MAX = 1024;
 
+/** Permits of one semaphore: holders are rows, listed by LOCK.INFO. */
+export const LOCK_PERMITS_MAX = 1_000_000;
+
 /** COUNT of SCAN and LEASE.SCAN: the work of one turn. */
 export const SCAN_COUNT_MAX = 10_000;
 

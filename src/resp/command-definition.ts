@@ -54,13 +54,15 @@ export interface CommandDefinition extends CommandSpec {
 
 export type CommandGroup =
   | "lease"
+  | "lock"
   | "generic"
   | "string"
   | "connection"
   | "server"
   | "pubsub"
   | "cluster"
-  | "scripting";
+  | "scripting"
+  | "transactions";
 
 /** A row as it is written in `commands/*.ts`; `define` fills in what follows from the rest. */
 export interface CommandRow {
@@ -184,6 +186,7 @@ const newCounters = (): CommandCounters => ({ calls: 0, rejected: 0, failed: 0, 
 
 const CATEGORIES_OF_GROUP: Readonly<Record<CommandGroup, readonly string[]>> = {
   lease: ["@lease"],
+  lock: ["@lock"],
   generic: ["@keyspace"],
   string: ["@string"],
   connection: ["@connection"],
@@ -191,6 +194,7 @@ const CATEGORIES_OF_GROUP: Readonly<Record<CommandGroup, readonly string[]>> = {
   pubsub: [],
   cluster: [],
   scripting: ["@scripting"],
+  transactions: ["@transaction"],
 };
 
 /** Redis derives most categories from the flags; so do we. */

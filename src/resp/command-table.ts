@@ -15,8 +15,10 @@ import { diagnosticsCommands } from "./commands/diagnostics.js";
 import { commandCommands } from "./commands/introspection.js";
 import { keyCommands } from "./commands/keys.js";
 import { leaseCommands } from "./commands/leases.js";
+import { lockCommands } from "./commands/locks.js";
 import { pubsubCommands } from "./commands/pubsub.js";
 import { serverCommands } from "./commands/server.js";
+import { stringCommands } from "./commands/strings.js";
 import { Rates } from "./info.js";
 import type { ServerContext } from "./server-context.js";
 
@@ -71,7 +73,9 @@ export class CommandTable implements CommandLookup {
 export function buildCommandTable(context: ServerContext): CommandTable {
   const table: CommandTable = new CommandTable([
     ...leaseCommands(),
+    ...lockCommands(),
     ...keyCommands(context),
+    ...stringCommands(),
     ...connectionCommands(context),
     ...clientCommands(),
     ...pubsubCommands(context),
@@ -111,21 +115,32 @@ function resetStatistics(table: CommandTable, context: ServerContext, connection
 
 // Docs ------------------------------------------------------------------------------------------------------------------
 
-export type DocsTitle = "Leases" | "Keys" | "Connection" | "Publish and subscribe" | "Server";
+/** The tables of the docs, in their order. */
+const DOCS_TITLES = [
+  "Leases",
+  "Locks",
+  "Keys",
+  "Strings",
+  "Scripts and transactions",
+  "Connection",
+  "Publish and subscribe",
+  "Server",
+] as const;
+
+export type DocsTitle = (typeof DOCS_TITLES)[number];
 
 const TITLE_OF_GROUP: Readonly<Record<CommandGroup, DocsTitle>> = {
   lease: "Leases",
-  string: "Keys",
+  lock: "Locks",
+  string: "Strings",
   generic: "Keys",
   connection: "Connection",
   pubsub: "Publish and subscribe",
   server: "Server",
   cluster: "Server",
-  scripting: "Server",
+  scripting: "Scripts and transactions",
+  transactions: "Scripts and transactions",
 };
-
-/** The tables of the docs, in their order. */
-const DOCS_TITLES: readonly DocsTitle[] = ["Leases", "Keys", "Connection", "Publish and subscribe", "Server"];
 
 /** `LEASE.GRANT id|* ...` as the docs show a call. */
 export function usageOf(definition: CommandDefinition): string {

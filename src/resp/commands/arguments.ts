@@ -6,6 +6,7 @@ import {
   SCAN_COUNT_MAX,
   TTL_MS_MAX,
   TTL_MS_MIN,
+  VALUE_BYTES_MAX,
 } from "../../engine/limits.js";
 import {
   empty,
@@ -14,9 +15,11 @@ import {
   SYNTAX_ERROR,
   tooLong,
   tooMany,
+  invalidExpireTime,
   ttlInvalid,
   wrongArity,
 } from "../../engine/errors.js";
+import type { Expiry } from "../../engine/command.js";
 import { ErrorReply, type ByteString } from "../../engine/reply.js";
 
 /**
@@ -80,6 +83,72 @@ export function integerOr(
   return value === null || value < minimum || value > maximum ? error : value;
 }
 
+const INTEGER_64_MIN = -(2n ** 63n);
+const INTEGER_64_MAX = 2n ** 63n - 1n;
+const INTEGER_64_FORM = /^-?[1-9]\d{0,18}$/;
+
+/** As `integerOr` over all 64 bits that Redis counts in. */
+export function integer64Or(text: ByteString, error: ErrorReply = NOT_AN_INTEGER): bigint | ErrorReply {
+  const small = parseInteger(text);
+  if (small !== null) return BigInt(small);
+  if (!INTEGER_64_FORM.test(text)) return error;
+  const value = BigInt(text);
+  return value < INTEGER_64_MIN || value > INTEGER_64_MAX ? error : value;
+}
+
+/** As `integer64Or`, cut to the safe integers: for positions and counts, where what lies beyond means the same as the bound. */
+export function clampedIntegerOr(text: ByteString, error: ErrorReply = NOT_AN_INTEGER): number | ErrorReply {
+  const small = parseInteger(text);
+  if (small !== null) return small;
+  const wide = integer64Or(text, error);
+  if (wide instanceof ErrorReply) return wide;
+  return wide < 0n ? Number.MIN_SAFE_INTEGER : Number.MAX_SAFE_INTEGER;
+}
+
+const FLOAT_FORM = /^[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?$/i;
+const INFINITY_FORM = /^([+-]?)inf(?:inity)?$/i;
+
+/** The number that `text` is as C reads one, hexadecimal ones aside; null when it is anything else. */
+export function parseFloatText(text: ByteString): number | null {
+  if (FLOAT_FORM.test(text)) return Number(text);
+  const infinity = INFINITY_FORM.exec(text);
+  if (infinity === null) return null;
+  return infinity[1] === "-" ? -Infinity : Infinity;
+}
+
+/** A number of `factor` milliseconds each, in Redis's words for what is none. Below all safe integers: the smallest of them. */
+function milliseconds(given: ByteString, factor: 1 | 1000, commandName: string): number | ErrorReply {
+  const value = parseInteger(given);
+  if (value === null) {
+    const wide = integer64Or(given);
+    if (wide instanceof ErrorReply) return wide;
+    const isFarPast = wide < 0n && wide * BigInt(factor) >= INTEGER_64_MIN;
+    return isFarPast ? Number.MIN_SAFE_INTEGER : invalidExpireTime(commandName);
+  }
+  const valueMs = value * factor;
+  return valueMs > TTL_MS_MAX ? invalidExpireTime(commandName) : valueMs;
+}
+
+/** A TTL from now, in units of `factor` milliseconds. */
+export function expiryIn(given: ByteString, factor: 1 | 1000, commandName: string): Expiry | ErrorReply {
+  const ttlMs = milliseconds(given, factor, commandName);
+  if (ttlMs instanceof ErrorReply) return ttlMs;
+  return ttlMs < TTL_MS_MIN ? invalidExpireTime(commandName) : { kind: "in", ttlMs };
+}
+
+/** As `expiryIn`, and none or a negative one is a time that is past: it ends the key at once (EXPIRE). */
+export function expiryInOrPast(given: ByteString, factor: 1 | 1000, commandName: string): Expiry | ErrorReply {
+  const ttlMs = milliseconds(given, factor, commandName);
+  if (ttlMs instanceof ErrorReply) return ttlMs;
+  return ttlMs < TTL_MS_MIN ? { kind: "at", unixMs: 0 } : { kind: "in", ttlMs };
+}
+
+/** A time on the wall clock, in units of `factor` milliseconds. One before 1970 is as past as 1970. */
+export function expiryAt(given: ByteString, factor: 1 | 1000, commandName: string): Expiry | ErrorReply {
+  const unixMs = milliseconds(given, factor, commandName);
+  return unixMs instanceof ErrorReply ? unixMs : { kind: "at", unixMs: Math.max(0, unixMs) };
+}
+
 /** How many arguments the TTL at `argv[at]` takes: 2 with EX or PX in front, else 1. */
 export function ttlWidth(argv: readonly ByteString[], at: number): 1 | 2 {
   const first = argv[at] ?? "";
@@ -119,6 +188,11 @@ export function leaseIdError(id: ByteString): ErrorReply | null {
 /** null when `key` can be a key, else the error. As in Redis, a key may be empty. */
 export function keyError(key: ByteString): ErrorReply | null {
   return key.length > KEY_BYTES_MAX ? tooLong("the key", key.length, KEY_BYTES_MAX) : null;
+}
+
+/** null when `value` may be stored, else the error. */
+export function valueError(value: ByteString): ErrorReply | null {
+  return value.length > VALUE_BYTES_MAX ? tooLong("the value", value.length, VALUE_BYTES_MAX) : null;
 }
 
 /** null when `glob` may be compiled, else the error. */

@@ -1,5 +1,5 @@
-import type { Command } from "../../engine/command.js";
-import { generic, NOT_AN_INTEGER, SYNTAX_ERROR } from "../../engine/errors.js";
+import type { Command, Expiry } from "../../engine/command.js";
+import { generic, NOT_AN_INTEGER, quoteForError, SYNTAX_ERROR } from "../../engine/errors.js";
 import { ErrorReply, type ByteString, type Reply } from "../../engine/reply.js";
 import {
   after,
@@ -15,18 +15,28 @@ import {
 } from "../command-definition.js";
 import type { ClientConnection, RunResult } from "../command.js";
 import type { ServerContext } from "../server-context.js";
-import { isWord, keyError, keysFrom, parseInteger, parseScan, patternError } from "./arguments.js";
+import {
+  expiryAt,
+  expiryInOrPast,
+  isWord,
+  keyError,
+  keysFrom,
+  parseInteger,
+  parseScan,
+  patternError,
+} from "./arguments.js";
 import { askEngine } from "./engine-calls.js";
 
 /**
- * Redis's commands on keys, as far as they make sense for keys that belong to a lease: all of them are strings, all of them
- * have a TTL. What only Redis keeps (access times, sizes of encodings) is answered as well as it can be, or refused by name.
+ * Redis's commands on keys of any origin: attached to a lease, whose time is then theirs, or set for themselves (`strings.ts`).
+ * All of them are strings. What only Redis keeps (access times, sizes of encodings) is answered as well as it can be, or refused by name.
  */
 
 export function keyCommands(context: ServerContext): CommandRow[] {
   return [
     ...readingRows(),
     ...timeRows(),
+    ...expiryRows(),
     randomRow(context),
     ...countingRows(),
     ...removingRows(),
@@ -87,11 +97,11 @@ function timeRows(): CommandRow[] {
       name: "ttl",
       arity: 2,
       flags: "readonly fast",
-      summary: "Tells the remaining time of a key, which is its lease's, in seconds.",
+      summary: "Tells the remaining time of a key, its own or its lease's, in seconds.",
       since: "1.0.0",
       group: "generic",
       ...oneKey,
-      replies: "seconds; -2 when there is no such key",
+      replies: "seconds; -1 when it never expires, -2 when there is no such key",
       examples: ["TTL lock:a"],
       parse: (argv) => ofKey(argv, (name) => ({ kind: "key-ttl", key: name, unit: "s" })),
     },
@@ -99,15 +109,113 @@ function timeRows(): CommandRow[] {
       name: "pttl",
       arity: 2,
       flags: "readonly fast",
-      summary: "Tells the remaining time of a key, which is its lease's, in milliseconds.",
+      summary: "Tells the remaining time of a key, its own or its lease's, in milliseconds.",
       since: "2.6.0",
       group: "generic",
       ...oneKey,
-      replies: "milliseconds; -2 when there is no such key",
+      replies: "milliseconds; -1 when it never expires, -2 when there is no such key",
       examples: ["PTTL lock:a"],
       parse: (argv) => ofKey(argv, (name) => ({ kind: "key-ttl", key: name, unit: "ms" })),
     },
   ];
+}
+
+// Expiry --------------------------------------------------------------------------------------------------------------
+
+type ExpireCondition = Extract<Command, { kind: "key-expire" }>["condition"];
+
+function expiryRows(): CommandRow[] {
+  const condition = optional(oneOf("condition", word("NX"), word("XX"), word("GT"), word("LT")));
+  const setting = (
+    name: string,
+    since: string,
+    argument: string,
+    summary: string,
+    read: (given: ByteString) => Expiry | ErrorReply,
+  ): CommandRow => ({
+    name,
+    arity: -3,
+    flags: "write fast",
+    summary,
+    since,
+    group: "generic",
+    arguments: [key(), integer(argument), condition],
+    keys: [1, 1, 1],
+    replies: "1; 0 when there is no such key or the condition does not hold",
+    examples: [`${name.toUpperCase()} lock:a 4102444800`, `${name.toUpperCase()} lock:a 4102444800 GT`],
+    parse: (argv) => {
+      const [, target = "", time = ""] = argv;
+      const wanted = expireConditionFrom(argv);
+      if (wanted instanceof ErrorReply) return wanted;
+      const expiry = read(time);
+      if (expiry instanceof ErrorReply) return expiry;
+      return keyError(target) ?? { kind: "key-expire", key: target, expiry, condition: wanted };
+    },
+  });
+  const telling = (name: string, unit: "s" | "ms", what: string): CommandRow => ({
+    name,
+    arity: 2,
+    flags: "readonly fast",
+    summary: `Tells when a key will expire, as a Unix time in ${what}.`,
+    since: "7.0.0",
+    group: "generic",
+    ...oneKey,
+    replies: `Unix time in ${what}; -1 when it never expires, -2 when there is no such key`,
+    examples: [`${name.toUpperCase()} lock:a`],
+    parse: (argv) => ofKey(argv, (target) => ({ kind: "key-expire-time", key: target, unit })),
+  });
+  return [
+    setting("expire", "1.0.0", "seconds", "Gives a key a TTL in seconds.", (given) =>
+      expiryInOrPast(given, 1000, "expire"),
+    ),
+    setting("pexpire", "2.6.0", "milliseconds", "Gives a key a TTL in milliseconds.", (given) =>
+      expiryInOrPast(given, 1, "pexpire"),
+    ),
+    setting("expireat", "1.2.0", "unix-time-seconds", "Lets a key expire at a Unix time in seconds.", (given) =>
+      expiryAt(given, 1000, "expireat"),
+    ),
+    setting(
+      "pexpireat",
+      "2.6.0",
+      "unix-time-milliseconds",
+      "Lets a key expire at a Unix time in milliseconds.",
+      (given) => expiryAt(given, 1, "pexpireat"),
+    ),
+    {
+      name: "persist",
+      arity: 2,
+      flags: "write fast",
+      summary: "Takes the TTL of a key away: it lives until it is removed.",
+      since: "2.2.0",
+      group: "generic",
+      ...oneKey,
+      replies: "1; 0 when there is no such key or it has no TTL",
+      examples: ["PERSIST lock:a"],
+      parse: (argv) => ofKey(argv, (target) => ({ kind: "key-persist", key: target })),
+    },
+    telling("expiretime", "s", "seconds"),
+    telling("pexpiretime", "ms", "milliseconds"),
+  ];
+}
+
+const NX_WITH_OTHERS = generic("NX and XX, GT or LT options at the same time are not compatible");
+const GT_WITH_LT = generic("GT and LT options at the same time are not compatible");
+
+/** NX, XX, GT and LT from `argv[3]` on. */
+function expireConditionFrom(argv: readonly ByteString[]): ExpireCondition | ErrorReply {
+  if (argv.length === 3) return "always";
+  const given = new Set<string>();
+  for (const option of argv.slice(3)) {
+    const wanted = option.toUpperCase();
+    if (wanted !== "NX" && wanted !== "XX" && wanted !== "GT" && wanted !== "LT") {
+      return generic(`Unsupported option ${quoteForError(option)}`);
+    }
+    given.add(wanted);
+  }
+  if (given.has("NX")) return given.size > 1 ? NX_WITH_OTHERS : "nx";
+  if (given.has("GT")) return given.has("LT") ? GT_WITH_LT : given.has("XX") ? "xx-gt" : "gt";
+  if (given.has("LT")) return given.has("XX") ? "xx-lt" : "lt";
+  return "xx";
 }
 
 function randomRow(context: ServerContext): CommandRow {

@@ -1,11 +1,6 @@
 import type { Command, KeyValue } from "../../engine/command.js";
 import { empty, SYNTAX_ERROR, tooLong, tooMany } from "../../engine/errors.js";
-import {
-  KEYS_PER_COMMAND_MAX,
-  LABEL_BYTES_MAX,
-  REQUEST_NONCE_BYTES_MAX,
-  VALUE_BYTES_MAX,
-} from "../../engine/limits.js";
+import { KEYS_PER_COMMAND_MAX, LABEL_BYTES_MAX, REQUEST_NONCE_BYTES_MAX } from "../../engine/limits.js";
 import { ErrorReply, type ByteString } from "../../engine/reply.js";
 import {
   after,
@@ -22,7 +17,17 @@ import {
   type ArgumentDoc,
   type CommandRow,
 } from "../command-definition.js";
-import { isWord, keyError, keysFrom, leaseIdError, leaseIds, parseScan, parseTtlMs, ttlWidth } from "./arguments.js";
+import {
+  isWord,
+  keyError,
+  keysFrom,
+  leaseIdError,
+  leaseIds,
+  parseScan,
+  parseTtlMs,
+  ttlWidth,
+  valueError,
+} from "./arguments.js";
 
 /**
  * The LEASE.* commands: argv in, engine Command out. The rules are the engine's; here is only form: numbers, words, lengths.
@@ -291,9 +296,6 @@ function parseGrantClauses(argv: readonly ByteString[], at: number): GrantClause
   if (keys !== null && keys.length > KEYS_PER_COMMAND_MAX) return tooMany("keys", keys.length, KEYS_PER_COMMAND_MAX);
   return { keys: keys ?? NO_KEYS, label, request };
 }
-
-const valueError = (value: ByteString): ErrorReply | null =>
-  value.length > VALUE_BYTES_MAX ? tooLong("the value", value.length, VALUE_BYTES_MAX) : null;
 
 /** COMMAND GETKEYS: the lease id, then the keys of the KEY clauses. */
 function grantKeys(argv: readonly ByteString[]): readonly ByteString[] {

@@ -438,6 +438,7 @@ export const CATEGORIES = [
   "transaction",
   "scripting",
   "lease",
+  "lock",
 ] as const;
 
 function aclRow(context: ServerContext, info: InfoSource): CommandRow {
