@@ -4,12 +4,13 @@ import { resolve } from "node:path";
 import { ConfigError, readConfig, settingsHelp, type Config } from "./config.js";
 import { Coordinator } from "./coordinator.js";
 import { RocksStore } from "./durability/rocksdb/rocksdb-store.js";
+import type { ScriptEngine } from "./lua/script-engine.js";
 import type { Fault, Log } from "./ports.js";
 import type { Backend } from "./resp/backend.js";
 import { buildCommandTable } from "./resp/command-table.js";
 import { newRunId, nodeProcessFigures } from "./resp/process-figures.js";
 import { ListenError, RespServer } from "./resp/server.js";
-import { createServerContext, type ServerContext } from "./resp/server-context.js";
+import { createScriptEngine, createServerContext, type ServerContext } from "./resp/server-context.js";
 import { RuntimeSettings } from "./resp/server-settings.js";
 import { NO_FAULTS, ScriptedFaults, StderrLog, SystemClock, SystemIds, SystemScheduler } from "./system.js";
 
@@ -77,7 +78,21 @@ function serveOrExplain(args: readonly string[]): void {
     }
     throw error;
   }
-  serve(config, settings, fault, script);
+  const log = new StderrLog(config.logLevel);
+  const ids = new SystemIds();
+  createScriptEngine(ids, log).then(
+    (scripts) => serve(config, settings, { log, ids, scripts, fault, faultScript: script }),
+    (error: unknown) => quit(EXIT_FAILURE, `the Lua interpreter cannot be loaded: ${String(error)}`),
+  );
+}
+
+/** What is made before the server is. */
+interface Foundations {
+  readonly log: Log;
+  readonly ids: SystemIds;
+  readonly scripts: ScriptEngine;
+  readonly fault: Fault;
+  readonly faultScript: string;
 }
 
 function runtimeSettings(config: Config): RuntimeSettings {
@@ -97,11 +112,10 @@ function runtimeSettings(config: Config): RuntimeSettings {
 }
 
 /** Listens first, so that a taken port is told before anything is touched; clients get LOADING until the node serves. */
-function serve(config: Config, settings: RuntimeSettings, fault: Fault, faultScript: string): void {
-  const log = new StderrLog(config.logLevel);
+function serve(config: Config, settings: RuntimeSettings, foundations: Foundations): void {
+  const { log, ids, scripts, fault, faultScript } = foundations;
   const clock = new SystemClock();
   const scheduler = new SystemScheduler();
-  const ids = new SystemIds();
   const store = new RocksStore({
     directory: resolve(config.directory),
     log,
@@ -134,6 +148,7 @@ function serve(config: Config, settings: RuntimeSettings, fault: Fault, faultScr
   const context: ServerContext = createServerContext({
     backend: backendOf(coordinator, stop),
     settings,
+    scripts,
     clock,
     ids,
     log,
@@ -194,6 +209,9 @@ function makeStop(log: Log, stopServer: () => Promise<void>, coordinator: Coordi
 function backendOf(coordinator: Coordinator, stop: (reason: string) => void): Backend {
   return {
     submit: (command, session, ticket) => coordinator.submit(command, session, ticket),
+    atomically: (session, ticket, work) => coordinator.atomically(session, ticket, work),
+    revisionOf: (databaseIndex, key) => coordinator.revisionOf(databaseIndex, key),
+    unblock: (session, reply) => coordinator.unblock(session, reply),
     onRoom: (callback) => coordinator.onRoom(callback),
     forget: (session) => coordinator.forget(session),
     report: () => coordinator.report(),

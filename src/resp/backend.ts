@@ -42,9 +42,6 @@ export interface Backend {
    */
   unblock(session: Session, reply: Reply): boolean;
 
-  /** The source of a script that was loaded durably (`script-load`), by its SHA-1 in lower case. */
-  scriptSource(sha: string): ByteString | undefined;
-
   /** Calls back once when there is room for writes again. */
   onRoom(callback: () => void): void;
 

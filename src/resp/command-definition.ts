@@ -1,6 +1,5 @@
-import type { Command } from "../engine/command.js";
-import { StatusReply, type ByteString, type ErrorReply } from "../engine/reply.js";
-import type { ClientConnection, CommandCounters, CommandLookup, CommandSpec, RunResult } from "./command.js";
+import { StatusReply, type ByteString } from "../engine/reply.js";
+import type { CommandCounters, CommandLookup, CommandSpec } from "./command.js";
 
 /**
  * What one row of the command table holds: everything that dispatch, arity errors, COMMAND, COMMAND DOCS, the README's table
@@ -9,7 +8,7 @@ import type { ClientConnection, CommandCounters, CommandLookup, CommandSpec, Run
  * A container gets its HELP subcommand from `define`: the text comes from the rows beside it.
  *
  * Invariants (tested over the whole table):
- *  - a row has `parse` or `run`, never both; a container may have neither
+ *  - a row has `parse`, `compose` or `run`; `run` and `compose` may stand together, and a container may have none
  *  - `arity` agrees with `arguments`: the fewest arguments that the tree allows are those that the arity asks for
  */
 
@@ -84,8 +83,11 @@ export interface CommandRow {
   readonly secret?: boolean;
   readonly timed?: boolean;
   readonly ignoresPause?: boolean;
-  readonly parse?: (argv: readonly ByteString[], connection: ClientConnection) => Command | ErrorReply;
-  readonly run?: (argv: readonly ByteString[], connection: ClientConnection) => RunResult;
+  readonly standsAlone?: boolean;
+  readonly isNeverQueued?: boolean;
+  readonly parse?: NonNullable<CommandSpec["parse"]>;
+  readonly compose?: NonNullable<CommandSpec["compose"]>;
+  readonly run?: NonNullable<CommandSpec["run"]>;
   readonly subcommands?: readonly CommandRow[];
 }
 
@@ -127,8 +129,10 @@ const afterBar = (name: string): string => name.slice(name.indexOf("|") + 1);
 
 /** Fills in a row. Throws for a row that contradicts itself: a programmer error, found at start. */
 export function define(row: CommandRow): CommandDefinition {
-  if ((row.parse === undefined) === (row.run === undefined) && row.subcommands === undefined) {
-    throw new Error(`command ${row.name}: needs either parse or run`);
+  const { parse, compose, run, subcommands } = row;
+  const isCallable = (run ?? compose) !== undefined;
+  if (parse === undefined ? !isCallable && subcommands === undefined : isCallable) {
+    throw new Error(`command ${row.name}: needs either parse or run, or compose`);
   }
   const flags = row.flags === "" ? [] : row.flags.split(" ");
   const has = (flag: string): boolean => flags.includes(flag);
@@ -142,6 +146,9 @@ export function define(row: CommandRow): CommandDefinition {
     ignoresPause: row.ignoresPause ?? false,
     secret: row.secret ?? false,
     timed: row.timed ?? false,
+    isNoScript: has("noscript"),
+    standsAlone: row.standsAlone ?? has("no_multi"),
+    isNeverQueued: row.isNeverQueued ?? false,
     counters: newCounters(),
     summary: row.summary,
     since: row.since,
@@ -153,9 +160,10 @@ export function define(row: CommandRow): CommandDefinition {
     keys: first === 0 ? null : { first, last, step },
     keysOf: row.keysOf ?? null,
     categories: categoriesOf(row, flags),
-    ...(row.parse === undefined ? {} : { parse: row.parse }),
-    ...(row.run === undefined ? {} : { run: row.run }),
-    ...(row.subcommands === undefined ? {} : { subcommands: subcommandsOf(row, row.subcommands) }),
+    ...(parse === undefined ? {} : { parse }),
+    ...(compose === undefined ? {} : { compose }),
+    ...(run === undefined ? {} : { run }),
+    ...(subcommands === undefined ? {} : { subcommands: subcommandsOf(row, subcommands) }),
   };
 }
 
@@ -197,11 +205,15 @@ const CATEGORIES_OF_GROUP: Readonly<Record<CommandGroup, readonly string[]>> = {
   transactions: ["@transaction"],
 };
 
+/** False for a container that has no meaning of its own. */
+export const canBeCalled = ({ parse, compose, run }: Pick<CommandRow, "parse" | "compose" | "run">): boolean =>
+  (parse ?? compose ?? run) !== undefined;
+
 /** Redis derives most categories from the flags; so do we. */
 function categoriesOf(row: CommandRow, flags: readonly string[]): readonly string[] {
   const categories = new Set<string>();
   const has = (flag: string): boolean => flags.includes(flag);
-  const isCallable = row.run !== undefined || row.parse !== undefined;
+  const isCallable = canBeCalled(row);
   if (isCallable) {
     if (has("write")) categories.add("@write");
     if (has("readonly")) categories.add("@read");

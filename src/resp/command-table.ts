@@ -1,5 +1,6 @@
 import type { ByteString } from "../engine/reply.js";
 import {
+  canBeCalled,
   define,
   NameIndex,
   syntaxOf,
@@ -17,8 +18,10 @@ import { keyCommands } from "./commands/keys.js";
 import { leaseCommands } from "./commands/leases.js";
 import { lockCommands } from "./commands/locks.js";
 import { pubsubCommands } from "./commands/pubsub.js";
+import { scriptingCommands } from "./commands/scripting.js";
 import { serverCommands } from "./commands/server.js";
 import { stringCommands } from "./commands/strings.js";
+import { transactionCommands } from "./commands/transactions.js";
 import { Rates } from "./info.js";
 import type { ServerContext } from "./server-context.js";
 
@@ -77,7 +80,9 @@ export function buildCommandTable(context: ServerContext): CommandTable {
     ...keyCommands(context),
     ...stringCommands(),
     ...connectionCommands(context),
-    ...clientCommands(),
+    ...clientCommands(context),
+    ...transactionCommands(context),
+    ...scriptingCommands(context, () => table),
     ...pubsubCommands(context),
     ...serverCommands(context, {
       context,
@@ -162,7 +167,7 @@ export function renderCommandTable(table: CommandTable, titles: readonly DocsTit
 
 /** Containers show by their subcommands, unless they can be called themselves (COMMAND). HELP goes without saying. */
 const isShown = (definition: CommandDefinition): boolean =>
-  (definition.run !== undefined || definition.parse !== undefined) && !definition.name.endsWith("|help");
+  canBeCalled(definition) && !definition.name.endsWith("|help");
 
 function rowOf(definition: CommandDefinition): string {
   const cells = [`\`${usageOf(definition)}\``, definition.summary, definition.replies];

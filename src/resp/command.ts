@@ -1,14 +1,17 @@
 import type { Command } from "../engine/command.js";
 import type { ByteString, ErrorReply, Reply } from "../engine/reply.js";
-import type { PARKED, Session } from "../ports.js";
+import type { PARKED, SATURATED, Session } from "../ports.js";
 
 /**
  * The seam between the wire and the commands. `connection.ts` finds a command by name, checks arity, password and pause, and
  * runs it; what a command may know of the connection and the server that it runs on is written down here, and nothing more.
  *
- * Two kinds of command:
+ * Three kinds of command:
  *  - engine commands have `parse`: argv in, Command out; the connection submits it to the backend;
+ *  - composed commands have `compose`: they run any number of engine commands as one step and make their answer of them;
  *  - connection and server commands have `run`: they answer here and now, or later through `connection.deliver(ticket, ...)`.
+ *
+ * EXEC and scripts run any of them within a step of theirs (`step.ts`), unless it `standsAlone`.
  *
  * Invariants:
  *  - argv holds byte strings, the name as the client wrote it at index 0; it belongs to the command and may be kept
@@ -42,6 +45,16 @@ export interface CommandCounters {
   durationMs: number;
 }
 
+/** What runs as one: no other command comes in between, time stands still, and all changes are one batch. */
+export interface Step {
+  /** Runs an engine command now. It sees the effects of those before it. */
+  run(command: Command): Reply;
+  /** Called once all changes of the step are durable, just before its answer leaves. Messages go out then. */
+  whenDurable(effect: () => void): void;
+  /** The wall clock when the step began, milliseconds. */
+  readonly unixMs: number;
+}
+
 export interface CommandSpec {
   /** Canonical, lower case: `lease.grant`; of a subcommand with its container: `client|setname`. */
   readonly name: string;
@@ -59,6 +72,12 @@ export interface CommandSpec {
   readonly secret?: boolean;
   /** May take long: its duration is taken by the clock and told to `ServerHandle.observer`. */
   readonly timed?: boolean;
+  /** Scripts may not call it. */
+  readonly isNoScript?: boolean;
+  /** Answers late, several times or never: no transaction takes it. */
+  readonly standsAlone?: boolean;
+  /** Runs at once inside MULTI instead of being queued. */
+  readonly isNeverQueued?: boolean;
   /** A container (CLIENT, CONFIG): argv[1] names the subcommand, and `run` or `parse` of this one serve only its absence. */
   readonly subcommands?: CommandLookup;
   readonly counters: CommandCounters;
@@ -66,10 +85,14 @@ export interface CommandSpec {
   /** Engine commands. Checks form and limits of the arguments; an ErrorReply is sent as it is. */
   readonly parse?: (argv: readonly ByteString[], connection: ClientConnection) => Command | ErrorReply;
   /**
-   * Connection and server commands. After PARKED the answer comes through `connection.deliver` under the number that
-   * `connection.ticket` had during this call.
+   * Composed commands. With `run` beside it, `run` is for the command that comes alone and this for the one within a step.
    */
-  readonly run?: (argv: readonly ByteString[], connection: ClientConnection) => RunResult;
+  readonly compose?: (argv: readonly ByteString[], connection: ClientConnection, step: Step) => Reply;
+  /**
+   * Connection and server commands. After PARKED the answer comes through `connection.deliver` under the number that
+   * `connection.ticket` had during this call. After SATURATED the connection calls again once there is room.
+   */
+  readonly run?: (argv: readonly ByteString[], connection: ClientConnection) => RunResult | typeof SATURATED;
 }
 
 export interface CommandLookup {
@@ -99,14 +122,31 @@ export interface ClientSubscriptions {
 }
 
 /**
- * May answer in place of a command: QUEUED in a transaction, the refusal of ordinary commands in RESP2 subscriber mode. Comes after
- * lookup, arity and password. `undefined`: let it run.
+ * May answer in place of a command: the refusal of ordinary commands in RESP2 subscriber mode. Comes after lookup, arity and
+ * password, and before a transaction. `undefined`: let it run.
  */
 export type CommandGate = (
   spec: CommandSpec,
   argv: readonly ByteString[],
   connection: ClientConnection,
 ) => RunResult | undefined;
+
+/** Between MULTI and EXEC. */
+export interface ClientTransaction {
+  /** Commands queued. */
+  readonly size: number;
+  /** Keeps the command for EXEC and answers QUEUED, or refuses it; `undefined`: it runs now. */
+  take(spec: CommandSpec, argv: readonly ByteString[]): Reply | undefined;
+  /** A command was refused before it could be queued: nothing will run, EXEC says so. */
+  abort(): void;
+}
+
+/** WATCH: a key, and how new it was then (`Backend.revisionOf`). */
+export interface WatchedKey {
+  readonly databaseIndex: number;
+  readonly key: ByteString;
+  readonly revision: number;
+}
 
 /** One client connection as commands see it. Every field may be read at any time, also of another connection (CLIENT LIST). */
 export interface ClientConnection extends Session {
@@ -134,6 +174,8 @@ export interface ClientConnection extends Session {
   isMonitor: boolean;
   subscriptions: ClientSubscriptions | null;
   gate: CommandGate | null;
+  transaction: ClientTransaction | null;
+  watchedKeys: readonly WatchedKey[];
 
   /** Monotonic milliseconds. */
   readonly createdAtMs: number;
@@ -196,11 +238,17 @@ export interface ServerHandle {
 }
 
 export interface CommandObserver {
-  /** Before each command, when `watchesAll`. */
+  /** Wants `beforeCommand` for each command. */
   readonly watchesAll: boolean;
   /** Every command is treated as `timed`: SLOWLOG or LATENCY was asked for durations below a millisecond. */
   readonly timesAll: boolean;
-  beforeCommand(spec: CommandSpec, argv: readonly ByteString[], connection: ClientConnection): void;
+  /** `isInScript`: a script on that connection runs it. */
+  beforeCommand(
+    spec: CommandSpec,
+    argv: readonly ByteString[],
+    connection: ClientConnection,
+    isInScript?: boolean,
+  ): void;
   /** After a command with `timed`, or one with many arguments, or any when `timesAll`. */
   afterTimedCommand(
     spec: CommandSpec,

@@ -9,18 +9,21 @@ import {
   type ClientConnection,
   type ClientSubscriptions,
   type CommandGate,
+  type ClientTransaction,
   type CommandSpec,
   type PreparedMessage,
   type ProtocolVersion,
   type ReplyMode,
   type RunResult,
   type ServerHandle,
+  type WatchedKey,
 } from "./command.js";
 import type { RequestDecoder } from "./decoder.js";
 import type { Dispatcher } from "./dispatcher.js";
 import { encodeReply } from "./encoder.js";
 import { FrameGuard, UNAUTHENTICATED_LIMITS, type FrameLimits } from "./frame-guard.js";
 import { ReplyQueue } from "./reply-queue.js";
+import { runStep } from "./step.js";
 import type { TurnLedger } from "./turn-ledger.js";
 import {
   BLOCKED_INPUT_BYTES_MAX,
@@ -121,6 +124,8 @@ export class Connection implements ClientConnection {
   isMonitor = false;
   subscriptions: ClientSubscriptions | null = null;
   gate: CommandGate | null = null;
+  transaction: ClientTransaction | null = null;
+  watchedKeys: readonly WatchedKey[] = [];
 
   nowMs: number;
   lastCommandAtMs: number;
@@ -387,6 +392,7 @@ export class Connection implements ClientConnection {
     const server = this.server;
     const spec = server.dispatcher.admit(argv, this);
     if (spec instanceof ErrorReply) {
+      this.transaction?.abort();
       if (isHttp(argv[0] as ByteString)) this.#leaveToHttp();
       else this.#answerInMode(spec);
       return true;
@@ -421,17 +427,30 @@ export class Connection implements ClientConnection {
   }
 
   #run(spec: CommandSpec, argv: readonly ByteString[]): RunResult | typeof SATURATED {
-    if (this.gate !== null) {
-      const gated = this.gate(spec, argv, this);
-      if (gated !== undefined) return gated;
+    if (this.gate !== null || this.transaction !== null) {
+      const instead = this.#heldBack(spec, argv);
+      if (instead !== undefined) return instead;
     }
     if (spec.parse !== undefined) {
       const command = spec.parse(argv, this);
       if (command instanceof ErrorReply) return command;
+      if (command.kind === "lock-acquire" && command.blockMs !== null) this.blockUntilReply();
       return this.server.backend.submit(command, this, this.#replies.nextTicket);
     }
-    // A container without a subcommand has neither; its arity has refused such a request already.
-    return spec.run === undefined ? NO_REPLY : spec.run(argv, this);
+    if (spec.run !== undefined) return spec.run(argv, this);
+    const { compose } = spec;
+    // A container without a subcommand has none of these; its arity has refused such a request already.
+    if (compose === undefined) return NO_REPLY;
+    const { backend, clock } = this.server;
+    return runStep(backend, this, clock.unixMs(), (step) => compose(argv, this, step));
+  }
+
+  /** What subscriber mode or a transaction answers in place of the command. */
+  #heldBack(spec: CommandSpec, argv: readonly ByteString[]): RunResult | undefined {
+    const refusal = this.gate?.(spec, argv, this);
+    if (refusal === undefined) return this.transaction?.take(spec, argv);
+    this.transaction?.abort();
+    return refusal;
   }
 
   #runTimed(spec: CommandSpec, argv: readonly ByteString[]): RunResult | typeof SATURATED {
@@ -593,6 +612,7 @@ export class Connection implements ClientConnection {
     this.#backlog = NO_REQUESTS;
     this.#replies.clear();
     this.subscriptions?.dropAll();
+    this.transaction = null;
     this.server.backend.forget(this);
     this.server.forget(this);
   }

@@ -80,7 +80,12 @@ export class Diagnostics implements CommandObserver {
     return threshold >= 0 && threshold < UNASKED_US_MIN;
   }
 
-  beforeCommand(spec: CommandSpec, argv: readonly ByteString[], connection: ClientConnection): void {
+  beforeCommand(
+    spec: CommandSpec,
+    argv: readonly ByteString[],
+    connection: ClientConnection,
+    isInScript = false,
+  ): void {
     if (spec.secret === true) return;
     let message: EncodedOnce | null = null;
     for (const monitor of this.#monitors) {
@@ -88,7 +93,7 @@ export class Diagnostics implements CommandObserver {
         this.#monitors.delete(monitor);
         continue;
       }
-      message ??= new EncodedOnce(new StatusReply(this.#monitorLine(spec, argv, connection)));
+      message ??= new EncodedOnce(new StatusReply(this.#monitorLine(spec, argv, connection, isInScript)));
       monitor.push(message);
     }
   }
@@ -107,12 +112,17 @@ export class Diagnostics implements CommandObserver {
     this.latency(spec.flags.includes("fast") ? "fast-command" : "command", durationMs);
   }
 
-  #monitorLine(spec: CommandSpec, argv: readonly ByteString[], connection: ClientConnection): ByteString {
+  #monitorLine(
+    spec: CommandSpec,
+    argv: readonly ByteString[],
+    connection: ClientConnection,
+    isInScript: boolean,
+  ): ByteString {
     const unixMs = this.#clock.unixMs();
     const seconds = Math.floor(unixMs / 1000);
     const micros = String(Math.floor((unixMs - seconds * 1000) * 1000)).padStart(6, "0");
     const words = redacted(spec, argv).map(quoted).join(" ");
-    return `${seconds}.${micros} [${connection.databaseIndex} ${connection.remoteAddress}] ${words}`;
+    return `${seconds}.${micros} [${connection.databaseIndex} ${isInScript ? "lua" : connection.remoteAddress}] ${words}`;
   }
 
   // MONITOR -----------------------------------------------------------------------------------------------------------

@@ -156,6 +156,15 @@ export class PubSub {
     return deliveries;
   }
 
+  /** How many deliveries `publish` would make now. */
+  receiverCount(channel: ByteString): number {
+    let count = this.listenerCount("channel", channel);
+    for (const [pattern, matches] of this.#globs) {
+      if (matches(channel)) count += this.#patterns.get(pattern)?.size ?? 0;
+    }
+    return count;
+  }
+
   /** SPUBLISH. */
   publishToShard(channel: ByteString, message: ByteString): number {
     const listeners = this.#shards.get(channel);
@@ -206,10 +215,18 @@ export class PubSub {
   }
 }
 
-/** Redis's class of each event: `set` is a string command's, `del` generic, `expired` its own. */
-const CLASS_OF_EVENT: Readonly<Record<"set" | "del" | "expired", number>> = {
+type KeyspaceEvent = Extract<EngineEvent, { kind: "keyspace" }>["event"];
+
+/** Redis's class of each event. */
+const CLASS_OF_EVENT: Readonly<Record<KeyspaceEvent, number>> = {
   set: KEYSPACE_FLAGS.$,
+  append: KEYSPACE_FLAGS.$,
+  setrange: KEYSPACE_FLAGS.$,
+  incrby: KEYSPACE_FLAGS.$,
+  incrbyfloat: KEYSPACE_FLAGS.$,
   del: KEYSPACE_FLAGS.g,
+  expire: KEYSPACE_FLAGS.g,
+  persist: KEYSPACE_FLAGS.g,
   expired: KEYSPACE_FLAGS.x,
 };
 

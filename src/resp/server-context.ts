@@ -1,3 +1,5 @@
+import { quoteForError } from "../engine/errors.js";
+import { ScriptEngine } from "../lua/script-engine.js";
 import type { Clock, Ids, Log } from "../ports.js";
 import type { Backend } from "./backend.js";
 import { Diagnostics } from "./diagnostics.js";
@@ -14,11 +16,42 @@ import type { RuntimeSettings } from "./server-settings.js";
  */
 const REDIS_VERSION = "7.2.4";
 
+/** Memory for Lua: a lock script needs some kilobytes, the interpreter itself 16 MiB. */
+const SCRIPT_MEMORY_BYTES_MAX = 64 * 1024 * 1024;
+
+/** Compiled scripts at hand; others are compiled again when they are called. */
+const SCRIPTS_COMPILED_MAX = 1000;
+const SCRIPT_SOURCE_BYTES_MAX = 16 * 1024 * 1024;
+
+const RANDOM_SEEDS = 2 ** 31;
+
+/** The Lua interpreter of a server; its loading is the one thing at start that takes a moment. Rejects when it is not there. */
+export function createScriptEngine(ids: Ids, log: Log): Promise<ScriptEngine> {
+  return ScriptEngine.create({
+    memoryBytesMax: SCRIPT_MEMORY_BYTES_MAX,
+    scriptsMax: SCRIPTS_COMPILED_MAX,
+    sourceBytesMax: SCRIPT_SOURCE_BYTES_MAX,
+    redisVersion: REDIS_VERSION,
+    randomSeed: Math.floor(ids.fraction() * RANDOM_SEEDS),
+    log: (level, text) => {
+      const isLoud = level === "notice" || level === "warning";
+      log.write(
+        level === "warning" ? "warn" : isLoud ? "info" : "debug",
+        `script: ${quoteForError(text, LOG_CHARACTERS_MAX)}`,
+      );
+    },
+  });
+}
+
+/** A script may log whatever it likes; one line of it is enough. */
+const LOG_CHARACTERS_MAX = 1024;
+
 export interface ServerContext {
   readonly backend: Backend;
   readonly settings: RuntimeSettings;
   readonly pubsub: PubSub;
   readonly diagnostics: Diagnostics;
+  readonly scripts: ScriptEngine;
   readonly clock: Clock;
   readonly ids: Ids;
   readonly log: Log;
@@ -67,6 +100,7 @@ interface CpuFigures {
 export interface ContextParts {
   readonly backend: Backend;
   readonly settings: RuntimeSettings;
+  readonly scripts: ScriptEngine;
   readonly clock: Clock;
   readonly ids: Ids;
   readonly log: Log;
@@ -81,6 +115,7 @@ export function createServerContext(parts: ContextParts): ServerContext {
     settings: parts.settings,
     pubsub: new PubSub(parts.settings),
     diagnostics: new Diagnostics(parts.settings, parts.clock),
+    scripts: parts.scripts,
     clock: parts.clock,
     ids: parts.ids,
     log: parts.log,

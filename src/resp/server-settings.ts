@@ -109,6 +109,8 @@ export class RuntimeSettings implements ServerSettings {
   slowlogEntriesMax = 128;
   /** Events at least this long are remembered by LATENCY; 0: none. Milliseconds. */
   latencyThresholdMs = 0;
+  /** A script that runs longer is ended; 0: never. Nothing else runs meanwhile, no keep-alive either. Milliseconds. */
+  scriptTimeLimitMs = 1000;
 
   /** `start` has been checked by whoever read the flags. Throws when `notifyKeyspaceEvents` has an unknown letter. */
   constructor(start: StartSettings) {
@@ -276,6 +278,18 @@ export const PARAMETERS: readonly Parameter[] = [
     "latencyThresholdMs",
     { minimum: 0, maximum: INT32_MAX },
     "milliseconds from which on LATENCY remembers an event; 0: none",
+  ),
+  integer(
+    "busy-reply-threshold",
+    "scriptTimeLimitMs",
+    { minimum: 0, maximum: INT32_MAX },
+    "milliseconds after which a running script is ended; 0: never",
+  ),
+  integer(
+    "lua-time-limit",
+    "scriptTimeLimitMs",
+    { minimum: 0, maximum: INT32_MAX },
+    "old name of busy-reply-threshold",
   ),
   fixed("latency-tracking", "no", "latency distributions per command are not kept"),
   fixed("databases", String(DATABASE_COUNT), "databases that SELECT knows"),

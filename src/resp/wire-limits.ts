@@ -64,6 +64,12 @@ export const PUSH_BYTES_MAX = 32 * 1024 * 1024;
 /** Bytes taken from a client while it is blocked: reading goes on, for only so is its end noticed. */
 export const BLOCKED_INPUT_BYTES_MAX = 1024 * 1024;
 
+/** Commands between MULTI and EXEC: they share one turn. */
+export const TRANSACTION_COMMANDS_MAX = 10_000;
+
+/** Their arguments in all: as much as one request may have. */
+export const TRANSACTION_BYTES_MAX = FRAME_BYTES_MAX;
+
 /** One reply in all. V8's strings end at 512 MB. */
 export const REPLY_BYTES_MAX = 256 * 1024 * 1024;
 

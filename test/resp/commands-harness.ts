@@ -5,7 +5,7 @@ import type { Log, LogLevel } from "#src/ports.js";
 import type { Backend } from "#src/resp/backend.js";
 import { buildCommandTable, type CommandTable } from "#src/resp/command-table.js";
 import { newRunId, nodeProcessFigures } from "#src/resp/process-figures.js";
-import { createServerContext, type ServerContext } from "#src/resp/server-context.js";
+import { createScriptEngine, createServerContext, type ServerContext } from "#src/resp/server-context.js";
 import { RuntimeSettings, type StartSettings } from "#src/resp/server-settings.js";
 import { RespServer } from "#src/resp/server.js";
 import { NO_FAULTS, SystemClock, SystemIds, SystemScheduler } from "#src/system.js";
@@ -77,6 +77,9 @@ export async function startNode(start: Partial<StartSettings> = {}): Promise<Tes
   });
   const backend: Backend = {
     submit: (command, session, ticket) => coordinator.submit(command, session, ticket),
+    atomically: (session, ticket, work) => coordinator.atomically(session, ticket, work),
+    revisionOf: (databaseIndex, key) => coordinator.revisionOf(databaseIndex, key),
+    unblock: (session, reply) => coordinator.unblock(session, reply),
     onRoom: (callback) => coordinator.onRoom(callback),
     forget: (session) => coordinator.forget(session),
     report: () => coordinator.report(),
@@ -89,6 +92,7 @@ export async function startNode(start: Partial<StartSettings> = {}): Promise<Tes
   const context: ServerContext = createServerContext({
     backend,
     settings,
+    scripts: await createScriptEngine(ids, log),
     clock,
     ids,
     log,

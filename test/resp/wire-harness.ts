@@ -1,5 +1,5 @@
 import { connect, type Socket } from "node:net";
-import type { Backend, NodeReport, Session } from "#src/resp/backend.js";
+import type { Backend, Command, NodeReport, Session } from "#src/resp/backend.js";
 import type { CommandLookup, CommandSpec, RunResult, ServerSettings } from "#src/resp/command.js";
 import type { ClientConnection } from "#src/resp/command.js";
 import { RespServer } from "#src/resp/server.js";
@@ -39,6 +39,8 @@ export class RealScheduler implements Scheduler {
   }
 }
 
+type RunAnswer = Reply | typeof PARKED | typeof SATURATED;
+
 interface Parked {
   readonly session: Session;
   readonly ticket: number;
@@ -53,13 +55,25 @@ export class TestBackend implements Backend {
   room = Number.POSITIVE_INFINITY;
   #waiting: (() => void)[] = [];
 
-  submit(command: { kind: string }, session: Session, ticket: number): Reply | typeof PARKED | typeof SATURATED {
+  submit(command: { kind: string }, session: Session, ticket: number): RunAnswer {
     if (command.kind === "key-get") return (command as { key: ByteString } & typeof command).key;
     if (this.room <= 0) return SATURATED;
     this.room--;
     const [reply] = (command as { keys: readonly ByteString[] } & typeof command).keys;
     this.parked.push({ session, ticket, reply: reply as ByteString });
     return PARKED;
+  }
+  atomically(session: Session, ticket: number, work: (run: (command: Command) => Reply) => Reply): RunAnswer {
+    if (this.room <= 0) return SATURATED;
+    const reply = work((command) => this.submit(command, session, ticket) as Reply);
+    this.parked.push({ session, ticket, reply });
+    return PARKED;
+  }
+  revisionOf(): number {
+    return 0;
+  }
+  unblock(): boolean {
+    return false;
   }
   onRoom(callback: () => void): void {
     this.#waiting.push(callback);

@@ -1,5 +1,6 @@
-import { generic, quoteForError, SYNTAX_ERROR, tooLong } from "../../engine/errors.js";
+import { generic, quoteForError, SYNTAX_ERROR, tooLong, withCode } from "../../engine/errors.js";
 import { ErrorReply, MapReply, OK, SetReply, VerbatimReply, type ByteString, type Reply } from "../../engine/reply.js";
+import type { Backend } from "../backend.js";
 import { NO_REPLY, type ClientConnection, type RunResult } from "../command.js";
 import {
   after,
@@ -15,6 +16,7 @@ import {
   type CommandRow,
 } from "../command-definition.js";
 import { Subscriptions } from "../pubsub.js";
+import type { ServerContext } from "../server-context.js";
 import { integerOr, isWord, parseInteger } from "./arguments.js";
 import { clientNameError, isVisible, CLIENT_NAME_BYTES_MAX } from "./connection.js";
 
@@ -42,7 +44,7 @@ const sub = (fields: Omit<CommandRow, "group" | "flags"> & { readonly flags?: st
   group: "connection",
 });
 
-export function clientCommands(): CommandRow[] {
+export function clientCommands(context: ServerContext): CommandRow[] {
   return [
     {
       name: "client",
@@ -53,7 +55,14 @@ export function clientCommands(): CommandRow[] {
       group: "connection",
       complexity: "Depends on the subcommand.",
       replies: "see the subcommands",
-      subcommands: [...nameRows(), ...viewRows(), ...modeRows(), killRow(), ...pauseRows(), ...trackingRows()],
+      subcommands: [
+        ...nameRows(),
+        ...viewRows(),
+        ...modeRows(),
+        killRow(),
+        ...pauseRows(context.backend),
+        ...trackingRows(),
+      ],
     },
   ];
 }
@@ -213,7 +222,7 @@ function describe(client: ClientConnection, asker: ClientConnection): string {
     ["sub", subscriptions?.channelCount ?? 0],
     ["psub", subscriptions?.patternCount ?? 0],
     ["ssub", subscriptions?.shardCount ?? 0],
-    ["multi", -1],
+    ["multi", client.transaction?.size ?? -1],
     ["qbuf", client.queryBufferBytes],
     ["qbuf-free", 0],
     ["argv-mem", 0],
@@ -239,6 +248,7 @@ function flagsOf(client: ClientConnection): string {
   let flags = "";
   if (client.isMonitor) flags += "O";
   if (subscriptionCount(client) > 0) flags += "P";
+  if (client.transaction !== null) flags += "x";
   if (client.isBlocked) flags += "b";
   if (client.isClosing) flags += "c";
   if (client.noEvict) flags += "e";
@@ -292,6 +302,7 @@ function modeRows(): CommandRow[] {
       since: "3.2.0",
       arguments: [oneOf("action", word("ON"), word("OFF"), word("SKIP"))],
       replies: "`OK` for ON, nothing otherwise",
+      standsAlone: true,
       run: ([, , mode = ""], connection) => {
         if (isWord(mode, "ON")) {
           connection.replyMode = "on";
@@ -421,7 +432,7 @@ function kill(client: ClientConnection, asker: ClientConnection): void {
 
 // PAUSE ---------------------------------------------------------------------------------------------------------------
 
-function pauseRows(): CommandRow[] {
+function pauseRows(backend: Backend): CommandRow[] {
   return [
     sub({
       name: "pause",
@@ -465,19 +476,26 @@ function pauseRows(): CommandRow[] {
       summary: "Ends the waiting of another connection.",
       since: "5.0.0",
       arguments: [integer("client-id"), optional(oneOf("unblock-type", word("TIMEOUT"), word("ERROR")))],
-      replies: "0: no command waits in a way that could be ended so",
-      run: (argv) => {
+      replies: "1; 0 when it does not wait, or got its lock just now",
+      examples: ["CLIENT UNBLOCK 7", "CLIENT UNBLOCK 7 ERROR"],
+      run: (argv, connection) => {
         const [, , id = "", reason = "TIMEOUT"] = argv;
         if (argv.length > 4) return SYNTAX_ERROR;
-        if (!isWord(reason, "TIMEOUT") && !isWord(reason, "ERROR")) {
+        const isError = isWord(reason, "ERROR");
+        if (!isError && !isWord(reason, "TIMEOUT")) {
           return generic("CLIENT UNBLOCK reason should be TIMEOUT or ERROR");
         }
         const number = integerOr(id);
-        return number instanceof ErrorReply ? number : 0;
+        if (number instanceof ErrorReply) return number;
+        const client = connection.server.connection(number);
+        if (client === undefined || !client.isBlocked) return 0;
+        return backend.unblock(client, isError ? UNBLOCKED : null) ? 1 : 0;
       },
     }),
   ];
 }
+
+const UNBLOCKED = withCode("UNBLOCKED", "client unblocked via CLIENT UNBLOCK");
 
 /** Also WAIT's and WAITAOF's. */
 export const TIMEOUT_NOT_AN_INTEGER = generic("timeout is not an integer or out of range");

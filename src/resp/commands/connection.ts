@@ -18,6 +18,7 @@ import { after, block, integer, optional, text, type CommandRow } from "../comma
 import type { ServerContext } from "../server-context.js";
 import { isWord, parseInteger } from "./arguments.js";
 import { redisRole } from "./roles.js";
+import { leaveTransaction } from "./transactions.js";
 
 /**
  * The handshake and the state of one connection: HELLO, AUTH, SELECT, RESET, QUIT, PING, ECHO. Texts and order of checks are
@@ -215,6 +216,7 @@ function stateRows(): CommandRow[] {
       since: "1.0.0",
       group: "connection",
       replies: "`OK`",
+      isNeverQueued: true,
       run: (_argv, connection) => {
         connection.closeAfterReplies();
         return OK;
@@ -234,11 +236,13 @@ function resetRow(context: ServerContext): CommandRow {
     since: "6.2.0",
     group: "connection",
     replies: "`RESET`",
+    isNeverQueued: true,
     run: (_argv, connection) => {
       connection.subscriptions?.dropAll();
       connection.subscriptions = null;
       context.diagnostics.removeMonitor(connection);
       connection.gate = null;
+      leaveTransaction(connection);
       connection.protocol = 2;
       connection.databaseIndex = 0;
       connection.name = "";

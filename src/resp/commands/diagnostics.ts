@@ -205,7 +205,7 @@ function memoryRow(context: ServerContext): CommandRow {
     complexity: "Depends on the subcommand.",
     replies: "see the subcommands",
     subcommands: [
-      memoryUsageRow(context),
+      memoryUsageRow(),
       sub({
         name: "stats",
         arity: 2,

@@ -13,7 +13,7 @@ import {
   word,
   type CommandRow,
 } from "../command-definition.js";
-import type { ClientConnection, RunResult } from "../command.js";
+import type { Step } from "../command.js";
 import type { ServerContext } from "../server-context.js";
 import {
   expiryAt,
@@ -25,7 +25,6 @@ import {
   parseScan,
   patternError,
 } from "./arguments.js";
-import { askEngine } from "./engine-calls.js";
 
 /**
  * Redis's commands on keys of any origin: attached to a lease, whose time is then theirs, or set for themselves (`strings.ts`).
@@ -41,7 +40,7 @@ export function keyCommands(context: ServerContext): CommandRow[] {
     ...countingRows(),
     ...removingRows(),
     ...walkingRows(),
-    objectRow(context),
+    objectRow(),
   ];
 }
 
@@ -384,7 +383,7 @@ function walkingRows(): CommandRow[] {
 
 // What only Redis keeps -----------------------------------------------------------------------------------------------
 
-function objectRow(context: ServerContext): CommandRow {
+function objectRow(): CommandRow {
   const sub = (
     name: string,
     since: string,
@@ -401,7 +400,7 @@ function objectRow(context: ServerContext): CommandRow {
     arguments: [key()],
     keys: [2, 2, 1],
     replies,
-    run: (argv, connection) => ofValue(context, argv, connection, translate),
+    compose: (argv, _connection, step) => ofValue(argv, step, translate),
   });
   return {
     name: "object",
@@ -425,19 +424,13 @@ const NO_FREQUENCY = generic("An LFU maxmemory policy is not selected, access fr
 const NO_IDLE_TIME = generic("Access times are not tracked.");
 
 /** Answers by the value of the key at `argv[2]`, nil when there is no such key. */
-function ofValue(
-  context: ServerContext,
-  argv: readonly ByteString[],
-  connection: ClientConnection,
-  translate: (value: ByteString) => Reply,
-): RunResult {
+function ofValue(argv: readonly ByteString[], step: Step, translate: (value: ByteString) => Reply): Reply {
   const name = argv[2] ?? "";
-  return (
-    keyError(name) ??
-    askEngine(context.backend, connection, { kind: "key-get", key: name }, (value) =>
-      typeof value === "string" ? translate(value) : null,
-    )
-  );
+  const error = keyError(name);
+  if (error !== null) return error;
+  const value = step.run({ kind: "key-get", key: name });
+  if (value instanceof ErrorReply) return value;
+  return typeof value === "string" ? translate(value) : null;
 }
 
 /** Redis's bounds: a 64-bit integer, a string that fits beside its object header, any other. */
@@ -450,7 +443,7 @@ function encodingOf(value: ByteString): string {
 const KEY_OVERHEAD_BYTES = 96;
 
 /** MEMORY USAGE, which `server.ts` puts into its container. */
-export function memoryUsageRow(context: ServerContext): CommandRow {
+export function memoryUsageRow(): CommandRow {
   return {
     name: "memory|usage",
     arity: -3,
@@ -461,7 +454,7 @@ export function memoryUsageRow(context: ServerContext): CommandRow {
     arguments: [key(), optional(after("SAMPLES", integer("count")))],
     keys: [2, 2, 1],
     replies: "bytes; nil when there is no such key",
-    run: (argv, connection) => {
+    compose: (argv, _connection, step) => {
       const [, , name = "", option, samples] = argv;
       if (option !== undefined) {
         if (argv.length !== 5 || !isWord(option, "SAMPLES")) return SYNTAX_ERROR;
@@ -469,7 +462,7 @@ export function memoryUsageRow(context: ServerContext): CommandRow {
         if (count === null) return NOT_AN_INTEGER;
         if (count < 0) return SYNTAX_ERROR;
       }
-      return ofValue(context, argv, connection, (value) => KEY_OVERHEAD_BYTES + name.length + value.length);
+      return ofValue(argv, step, (value) => KEY_OVERHEAD_BYTES + name.length + value.length);
     },
   };
 }

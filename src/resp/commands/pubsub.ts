@@ -26,12 +26,8 @@ const SHARDS: Family = { kind: "shard", subscribe: "ssubscribe", unsubscribe: "s
 
 export function pubsubCommands(context: ServerContext): CommandRow[] {
   return [
-    publishRow("publish", "2.0.0", "channel", "Sends a message to whoever listens to a channel.", (channel, message) =>
-      context.pubsub.publish(channel, message),
-    ),
-    publishRow("spublish", SINCE_SHARDS, "shardchannel", "Sends a message to a shard channel.", (channel, message) =>
-      context.pubsub.publishToShard(channel, message),
-    ),
+    publishRow(context, "publish", "2.0.0", "Sends a message to whoever listens to a channel."),
+    publishRow(context, "spublish", SINCE_SHARDS, "Sends a message to a shard channel."),
     ...subscriptionRows(context, CHANNELS, "2.0.0", "channels"),
     ...subscriptionRows(context, PATTERNS, "2.0.0", "all channels whose names match a glob"),
     ...subscriptionRows(context, SHARDS, SINCE_SHARDS, "shard channels"),
@@ -39,13 +35,12 @@ export function pubsubCommands(context: ServerContext): CommandRow[] {
   ];
 }
 
-function publishRow(
-  name: string,
-  since: string,
-  channel: string,
-  summary: string,
-  publish: (channel: ByteString, message: ByteString) => number,
-): CommandRow {
+/** Within a step a message goes out with the step's answer; the number of deliveries is that of now. */
+function publishRow(context: ServerContext, name: "publish" | "spublish", since: string, summary: string): CommandRow {
+  const { pubsub } = context;
+  const isShard = name === "spublish";
+  const publish = (channel: ByteString, message: ByteString): number =>
+    isShard ? pubsub.publishToShard(channel, message) : pubsub.publish(channel, message);
   return {
     name,
     arity: 3,
@@ -54,11 +49,17 @@ function publishRow(
     since,
     group: "pubsub",
     complexity: "O(N+M) in the number of listeners and of patterns",
-    arguments: [text(channel), text("message")],
+    arguments: [text(isShard ? "shardchannel" : "channel"), text("message")],
+    ...(isShard ? { keys: [1, 1, 1] as const } : {}),
     replies: "number of deliveries",
-    ...(name === "spublish" ? { keys: [1, 1, 1] as const } : {}),
     examples: [`${name.toUpperCase()} news hello`],
-    run: ([, to = "", message = ""]) => publish(to, message),
+    run: ([, channel = "", message = ""]) => publish(channel, message),
+    compose: ([, channel = "", message = ""], _connection, step) => {
+      step.whenDurable(() => {
+        publish(channel, message);
+      });
+      return isShard ? pubsub.listenerCount("shard", channel) : pubsub.receiverCount(channel);
+    },
   };
 }
 
@@ -79,6 +80,7 @@ function subscriptionRows(context: ServerContext, family: Family, since: string,
       ...keys,
       replies: "one confirmation for each name, then messages as they come",
       examples: [`${family.subscribe.toUpperCase()} lease:worker-7`],
+      standsAlone: true,
       run: (argv, connection) => subscribe(context, family, argv, connection),
     },
     {
@@ -93,6 +95,7 @@ function subscriptionRows(context: ServerContext, family: Family, since: string,
       ...keys,
       replies: "one confirmation for each name; without names, for each subscription",
       examples: [family.unsubscribe.toUpperCase()],
+      standsAlone: true,
       run: (argv, connection) => unsubscribe(context, family, argv, connection),
     },
   ];

@@ -59,6 +59,7 @@ function roleRows(context: ServerContext): CommandRow[] {
     arguments: [text("host"), text("port")],
     replies: "`OK` once the node serves",
     examples: [`${name.toUpperCase()} NO ONE`],
+    standsAlone: true,
     run: ([, host = "", port = ""], connection) =>
       isWord(host, "NO") && isWord(port, "ONE") ? takeRole(context, connection) : NO_REPLICATION,
   });
@@ -86,6 +87,7 @@ function roleRows(context: ServerContext): CommandRow[] {
       group: "server",
       arguments: [optional(word("ABORT"))],
       replies: "`OK` once the role is given up",
+      standsAlone: true,
       run: (argv, connection) => failover(context, argv, connection),
     },
   ];
@@ -132,11 +134,8 @@ function lifeRows(context: ServerContext): CommandRow[] {
       group: "server",
       replies: "`[seconds, microseconds]`",
       examples: ["TIME"],
-      run: () => {
-        const unixMs = context.clock.unixMs();
-        const seconds = Math.floor(unixMs / 1000);
-        return [String(seconds), String(Math.floor((unixMs - seconds * 1000) * 1000))];
-      },
+      run: () => timeReply(context.clock.unixMs()),
+      compose: (_argv, _connection, step) => timeReply(step.unixMs),
     },
     {
       name: "shutdown",
@@ -168,6 +167,11 @@ function lifeRows(context: ServerContext): CommandRow[] {
       run: () => new VerbatimReply(`${HOUSE}\nLeasehold ver. ${context.identity.version}\n`),
     },
   ];
+}
+
+function timeReply(unixMs: number): Reply {
+  const seconds = Math.floor(unixMs / 1000);
+  return [String(seconds), String(Math.floor((unixMs - seconds * 1000) * 1000))];
 }
 
 function shutdown(context: ServerContext, options: readonly ByteString[]): RunResult {
