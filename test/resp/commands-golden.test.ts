@@ -1,45 +1,12 @@
-import { spawn, type ChildProcess } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
-import { createServer, type AddressInfo } from "node:net";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
-import { until } from "../support/poll.js";
-import { RespConnection, show, textOf, type RespValue, type Status } from "../support/resp-client.js";
+import { expect, test } from "vitest";
+import { show, textOf, type RespValue, type Status } from "../support/resp-client.js";
 import { describeWith } from "../support/tools.js";
-import { startNode, type TestNode } from "./commands-harness.js";
+import { differs, same, testConversations, useBothServers, type Exchange } from "./golden-harness.js";
 
 /**
  * The same requests to Debian's redis-server and to this server: the replies have to be the same. Where they differ on
  * purpose, the difference is written down beside the request.
  */
-
-let redis: ChildProcess | null = null;
-let scratch = "";
-let redisPort = 0;
-let node: TestNode;
-
-const freePort = (): Promise<number> =>
-  new Promise((resolve) => {
-    const probe = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = probe.address() as AddressInfo;
-      probe.close(() => resolve(port));
-    });
-  });
-
-/** A line is split at blanks; `""` is an empty argument, `\n` a line feed. */
-const argvOf = (line: string): string[] =>
-  line.split(" ").map((argument) => (argument === '""' ? "" : argument.replaceAll("\\n", "\n")));
-
-interface Exchange {
-  readonly line: string;
-  /** What this server answers instead, and why it may. */
-  readonly instead?: string;
-}
-
-/** One conversation on one connection. */
-const same = (...lines: string[]): Exchange[] => lines.map((line) => ({ line }));
-const differs = (line: string, instead: string): Exchange => ({ line, instead });
 
 const CONVERSATIONS: Readonly<Record<string, readonly Exchange[]>> = {
   "arity and unknown names": [
@@ -290,53 +257,12 @@ const CONVERSATIONS: Readonly<Record<string, readonly Exchange[]>> = {
   ],
 };
 
-/** What differs from one server to the next and means nothing. */
-const normalized = (value: RespValue): string =>
-  show(value)
-    .replaceAll(/"version",("[^"]*")/g, '"version","V"')
-    .replaceAll(/"id",\d+/g, '"id",0')
-    // ROLE: how much was written so far.
-    .replace(/^\["master",\d+,/, '["master",0,');
-
 describeWith(["redis-server"], "the same answers as redis-server", () => {
-  beforeAll(async () => {
-    scratch = mkdtempSync(join(tmpdir(), "leasehold-golden-"));
-    redisPort = await freePort();
-    const options = ["--port", String(redisPort), "--save", "", "--dir", scratch, "--bind", "127.0.0.1"];
-    redis = spawn("redis-server", options, { stdio: "ignore" });
-    await until("redis-server to answer", () => RespConnection.connect(redisPort).catch(() => null));
-    node = await startNode();
-  });
-
-  afterAll(async () => {
-    redis?.kill("SIGKILL");
-    await node.stop();
-    rmSync(scratch, { recursive: true, force: true });
-  });
-
-  let theirs: RespConnection;
-  let ours: RespConnection;
-  beforeEach(async () => {
-    theirs = await RespConnection.connect(redisPort);
-    ours = await node.connect();
-  });
-
-  for (const [name, exchanges] of Object.entries(CONVERSATIONS)) {
-    test(name, async () => {
-      for (const { line, instead } of exchanges) {
-        const [expected, got] = await Promise.all([theirs.send(...argvOf(line)), ours.send(...argvOf(line))]);
-        if (instead === undefined) {
-          expect(`${line} => ${normalized(got)}`).toBe(`${line} => ${normalized(expected)}`);
-        } else {
-          expect(`${line} => ${show(got)}`).toBe(`${line} => ${instead}`);
-        }
-      }
-      theirs.destroy();
-      ours.destroy();
-    });
-  }
+  const both = useBothServers();
+  testConversations(both, CONVERSATIONS);
 
   test("COMMAND describes the shared commands alike", async () => {
+    const { theirs, ours } = await both.connect();
     const [expected, got] = await Promise.all([theirs.call("COMMAND"), ours.call("COMMAND")]);
     const known = describedBy(expected);
     const described = describedBy(got);

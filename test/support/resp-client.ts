@@ -50,6 +50,8 @@ export class NullArray {
 export type RespValue =
   | string
   | number
+  /** An integer beyond the safe ones. */
+  | bigint
   | boolean
   | null
   | Status
@@ -102,7 +104,7 @@ export function parseReply(bytes: Buffer, start: number): Parsed | null {
     case "-":
       return { value: new RespError(line), end: afterLine };
     case ":":
-      return { value: wholeNumber(line), end: afterLine };
+      return { value: integerOf(line), end: afterLine };
     case "_":
       return { value: null, end: afterLine };
     case "#":
@@ -130,6 +132,10 @@ function wholeNumber(text: string): number {
   const number = Number(text);
   if (!/^-?\d+$/.test(text) || !Number.isSafeInteger(number)) throw new Error(`not a RESP integer: ${text}`);
   return number;
+}
+
+function integerOf(text: string): number | bigint {
+  return /^-?\d{16,19}$/.test(text) && !Number.isSafeInteger(Number(text)) ? BigInt(text) : wholeNumber(text);
 }
 
 function parseBulk(bytes: Buffer, type: "$" | "=", length: number, start: number): Parsed | null {
@@ -180,6 +186,7 @@ export function textOf(value: RespValue | undefined): string {
 export function show(value: RespValue): string {
   if (value instanceof Status) return `+${value.text}`;
   if (value instanceof RespError) return `-${value.text}`;
+  if (typeof value === "bigint") return String(value);
   return JSON.stringify(value instanceof Map ? [...value] : value);
 }
 
