@@ -65,7 +65,7 @@ function evalRows(context: ServerContext, commands: () => CommandLookup): Comman
       },
     });
   const source = `"return redis.call('get', KEYS[1])"`;
-  const sha = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+  const sha = "fd758d1589d044dd850a6f05d52f2eefd27f033f";
   return [
     calling("eval", "2.6.0", "script", false, "Runs a Lua script.", `EVAL ${source} 1 lock:a`),
     calling("evalsha", "2.6.0", "sha1", false, "Runs a Lua script that the server knows.", `EVALSHA ${sha} 1 lock:a`),
@@ -232,7 +232,7 @@ function existsRow(): CommandRow {
     complexity: "O(N) in the number of scripts named",
     arguments: [several(text("sha1"))],
     replies: "array of 1 and 0",
-    examples: ["SCRIPT EXISTS e0e1f9fabfc9d4800c877a703b823ac0578ff8db"],
+    examples: ["SCRIPT EXISTS fd758d1589d044dd850a6f05d52f2eefd27f033f"],
     parse: (argv) => ({ kind: "script-exists", shas: argv.slice(2).map((sha) => sha.toLowerCase()) }),
   });
 }
