@@ -1,4 +1,4 @@
-import type { EngineEvent, KeyspaceEvent } from "../engine/events.js";
+import type { EngineEvent } from "../engine/events.js";
 import { KEY_BYTES_MAX } from "../engine/limits.js";
 import { compileGlob } from "../engine/glob.js";
 import { PushReply, type ByteString } from "../engine/reply.js";

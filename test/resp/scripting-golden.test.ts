@@ -73,7 +73,7 @@ const CONVERSATIONS: Conversations = {
         "return redis.call('get','none') == false",
         "return redis.call('set','a','2','NX') == false",
         "return redis.call('set','b','2','NX').ok",
-        "return redis.call('set','a','2','PX',100000,'XX')",
+        "return redis.call('set','a','2','PX',100400,'XX')",
         "return redis.call('ttl','a')",
         "return redis.call('pexpire','a',50000.0)",
         "return redis.call('type','a').ok",

@@ -275,18 +275,20 @@ function getKeys(
 ): Reply {
   const definition = table.resolve(argv);
   if (definition === undefined) return generic("Invalid command specified");
-  if (definition.keys === null) return generic("The command has no key arguments");
+  const noKeys = generic("The command has no key arguments");
+  if (definition.keys === null && definition.keysOf === null) return noKeys;
   const isLegal = definition.arity >= 0 ? argv.length === definition.arity : argv.length >= -definition.arity;
   if (!isLegal) return generic("Invalid number of arguments specified for command");
-  return keysOf(definition, definition.keys, argv).map((key) => show(key, definition));
+  const keys = keysOf(definition, argv);
+  return keys.length === 0 ? noKeys : keys.map((key) => show(key, definition));
 }
 
 function keysOf(
-  definition: CommandDefinition,
-  positions: KeyPositions,
+  { keys: positions, keysOf: find }: CommandDefinition,
   argv: readonly ByteString[],
 ): readonly ByteString[] {
-  if (definition.keysOf !== null) return definition.keysOf(argv);
+  if (find !== null) return find(argv);
+  if (positions === null) return [];
   const last = positions.last < 0 ? argv.length + positions.last : positions.last;
   const keys: ByteString[] = [];
   for (let index = positions.first; index <= last; index += positions.step) keys.push(argv[index] ?? "");

@@ -1,4 +1,4 @@
-import { generic, SYNTAX_ERROR, withCode } from "../../engine/errors.js";
+import { generic, withCode } from "../../engine/errors.js";
 import { ErrorReply, OK, type ByteString, type Reply } from "../../engine/reply.js";
 import { NO_SCRIPT, type ScriptHost } from "../../lua/script-engine.js";
 import { integer, key, oneOf, optional, several, text, word, type CommandRow } from "../command-definition.js";
@@ -177,14 +177,18 @@ class ScriptClient implements ScriptHost {
   }
 }
 
+/** Redis counts these as writes where scripts are concerned. */
+const SENDING: ReadonlySet<string> = new Set(["publish", "spublish"]);
+
 function refusalInScript(spec: CommandSpec, argv: readonly ByteString[], readOnly: boolean): ErrorReply | null {
   if (spec.arity >= 0 ? argv.length !== spec.arity : argv.length < -spec.arity) return WRONG_ARITY_IN_SCRIPT;
   if (spec.isNoScript === true || spec.standsAlone === true) return NOT_IN_SCRIPT;
-  return readOnly && spec.write === true ? WRITE_IN_READ_ONLY_SCRIPT : null;
+  return readOnly && (spec.write === true || SENDING.has(spec.name)) ? WRITE_IN_READ_ONLY_SCRIPT : null;
 }
 
 // SCRIPT --------------------------------------------------------------------------------------------------------------
 
+const NO_DEBUGGER = generic("the script debugger is not offered");
 const FLUSH_MODES = generic("SCRIPT FLUSH only support SYNC|ASYNC option");
 const NOT_BUSY = withCode("NOTBUSY", "No scripts in execution right now.");
 
@@ -283,7 +287,7 @@ function debugRow(): CommandRow {
     replies: "`OK` for NO",
     run: ([, , mode = ""]) => {
       if (isWord(mode, "NO")) return OK;
-      return isWord(mode, "YES") || isWord(mode, "SYNC") ? generic("the script debugger is not offered") : SYNTAX_ERROR;
+      return isWord(mode, "YES") || isWord(mode, "SYNC") ? NO_DEBUGGER : generic("Use SCRIPT DEBUG YES/SYNC/NO");
     },
   });
 }
