@@ -216,7 +216,7 @@ function categoriesOf(row: CommandRow, flags: readonly string[]): readonly strin
   const isCallable = canBeCalled(row);
   if (isCallable) {
     if (has("write")) categories.add("@write");
-    if (has("readonly")) categories.add("@read");
+    if (has("readonly") && row.group !== "scripting") categories.add("@read");
     if (has("admin")) categories.add("@admin").add("@dangerous");
     if (has("pubsub")) categories.add("@pubsub");
     if (has("blocking")) categories.add("@blocking");

@@ -85,7 +85,7 @@ function callOf(definition: CommandDefinition): fc.Arbitrary<string[]> {
 
 /** Those that change how the connection answers, or hold it up; they have tests of their own. */
 const NOT_ONE_REPLY =
-  /^(quit|monitor|shutdown|reset|hello|debug.*|client\|(reply|pause|kill)|[ps]?(un)?subscribe|.*publish|failover|replicaof|slaveof|config\|set|auth)$/;
+  /^(quit|monitor|shutdown|reset|hello|debug.*|client\|(reply|pause|kill)|[ps]?(un)?subscribe|.*publish|failover|replicaof|slaveof|config\|set|auth|multi|lock\.acquire)$/;
 
 test("one reply per request, whatever the arguments", async () => {
   const definitions = [...node.table.all()].filter(({ name }) => !NOT_ONE_REPLY.test(name));
@@ -123,6 +123,54 @@ test("no parser throws, and each answers a command or an error", () => {
     }),
     { numRuns: 3000 },
   );
+});
+
+/** What a transaction or a script may contain, but for what changes how the connection answers. */
+const inSteps = (): CommandDefinition[] =>
+  [...node.table.all()].filter(
+    ({ name, standsAlone, isNeverQueued }) =>
+      standsAlone !== true &&
+      isNeverQueued !== true &&
+      !/^(monitor|hello|debug.*|client\|(pause|kill)|auth)$/.test(name),
+  );
+
+test("one EXEC per transaction, whatever is in it", async () => {
+  const connection: RespConnection = await node.connect();
+  const call = fc.constantFrom(...inSteps()).chain(callOf);
+  let runs = 0;
+  let aborts = 0;
+  await fc.assert(
+    fc.asyncProperty(fc.array(call, { maxLength: 6 }), async (calls) => {
+      const replies = await connection.pipeline([["MULTI"], ...calls, ["EXEC"], ["ECHO", "the end"]]);
+      expect(replies.at(-1)).toBe("the end");
+      const queued = replies.slice(1, -2);
+      const outcome = replies.at(-2);
+      if (queued.some((reply) => reply instanceof RespError)) {
+        expect(outcome).toMatchObject({ code: "EXECABORT" });
+        aborts += 1;
+      } else {
+        expect(outcome).toHaveLength(calls.length);
+        runs += 1;
+      }
+    }),
+    { numRuns: 200 },
+  );
+  expect(runs).toBeGreaterThan(20);
+  expect(aborts).toBeGreaterThan(20);
+  connection.destroy();
+});
+
+test("one answer per script, whatever it calls", async () => {
+  const connection: RespConnection = await node.connect();
+  const call = fc.constantFrom(...inSteps()).chain(callOf);
+  await fc.assert(
+    fc.asyncProperty(call, async (argv) => {
+      await connection.send("EVAL", "return redis.call(unpack(ARGV))", 0, ...argv);
+      expect(await connection.call("ECHO", "the end")).toBe("the end");
+    }),
+    { numRuns: 300 },
+  );
+  connection.destroy();
 });
 
 function kindOf(verb: string): "channel" | "pattern" | "shard" {

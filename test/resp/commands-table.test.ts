@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { ErrorReply } from "#src/engine/reply.js";
 import {
   fewestArguments,
+  canBeCalled,
   define,
   syntaxOf,
   type ArgumentDoc,
@@ -12,6 +13,7 @@ import type { ClientConnection } from "#src/resp/command.js";
 import { CATEGORIES } from "#src/resp/commands/server.js";
 import { fields, type RespConnection, type RespValue } from "../support/resp-client.js";
 import { startNode, type TestNode } from "./commands-harness.js";
+import { argvOf } from "./golden-harness.js";
 
 /** The command table agrees with itself, and with what COMMAND tells of it. */
 
@@ -23,21 +25,18 @@ beforeAll(async () => {
 });
 afterAll(() => node.stop());
 
-/** A line such as `LEASE.GRANT a 10` as argv; examples hold no blanks within arguments. */
-const argvOf = (line: string): string[] => line.split(" ");
-
 describe("every row", () => {
   test("has a handler, or is a container of rows that have one", () => {
     for (const definition of all) {
-      const handlers = [definition.parse, definition.run].filter((handler) => handler !== undefined);
-      expect(handlers.length, definition.name).toBe(
-        definition.subcommands !== undefined && handlers.length === 0 ? 0 : 1,
-      );
+      const { name, parse, compose, run, subcommands } = definition;
+      const answers = run ?? compose;
+      if (subcommands === undefined) expect(parse ?? answers, name).toBeDefined();
+      if (parse !== undefined) expect(answers, name).toBeUndefined();
     }
   });
   test("asks for as many arguments as its argument tree", () => {
     for (const definition of all) {
-      if (definition.parse === undefined && definition.run === undefined) continue;
+      if (!canBeCalled(definition)) continue;
       const words = definition.name.includes("|") ? 2 : 1;
       expect(Math.abs(definition.arity), definition.name).toBe(words + fewestArguments(definition.arguments));
       const mayHaveMore =
@@ -108,7 +107,7 @@ describe("the table", () => {
   test("renders every callable command once, in the form of Redis's docs", () => {
     const rendered = renderCommandTable(node.table);
     for (const definition of all) {
-      const isShown = (definition.run ?? definition.parse) !== undefined && !definition.name.endsWith("|help");
+      const isShown = canBeCalled(definition) && !definition.name.endsWith("|help");
       const usage = `\n| \`${usageOf(definition).replaceAll("|", "\\|")}\` |`;
       expect(rendered.split(usage).length - 1, usage).toBe(isShown ? 1 : 0);
     }

@@ -86,7 +86,7 @@ export function testConversations(both: BothServers, conversations: Conversation
   for (const [name, exchanges] of Object.entries(conversations)) {
     test(name, async () => {
       const { theirs, ours } = await both.connect(protocol);
-      await Promise.all([theirs.call("FLUSHALL"), ours.call("FLUSHALL")]);
+      await Promise.all([theirs.send("FLUSHALL"), ours.send("FLUSHALL")]);
       const wrong: string[] = [];
       for (const { line, instead } of exchanges) {
         const [expected, got] = await Promise.all([theirs.send(...argvOf(line)), ours.send(...argvOf(line))]);
