@@ -227,6 +227,8 @@ export function readConfig(args: readonly string[], environment: Readonly<Record
       leasesMax: integer("leases-max"),
       keysPerLeaseMax: integer("keys-per-lease-max"),
       keysMax: integer("keys-max"),
+      waitersPerKeyMax: DEFAULT_ENGINE_LIMITS.waitersPerKeyMax,
+      waitersMax: DEFAULT_ENGINE_LIMITS.waitersMax,
       clockErrorPerMille: integer("clock-error-per-mille"),
     }),
     notifyKeyspaceEvents: text("notify-keyspace-events"),

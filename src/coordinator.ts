@@ -1,11 +1,12 @@
-import type { Command, Turn } from "./engine/command.js";
-import { Engine, type Decision } from "./engine/engine.js";
+import { BlockedSessions, GrantsUnderway } from "./blocked-sessions.js";
+import type { Command, Origin, Turn } from "./engine/command.js";
+import { Engine, type Decision, type WaitId, type Wake } from "./engine/engine.js";
 import { withCode } from "./engine/errors.js";
 import { eventsOf, type EngineEvent } from "./engine/events.js";
 import { invariant } from "./engine/invariant.js";
-import { EXPIRIES_PER_TURN_MAX, type EngineLimits } from "./engine/limits.js";
+import { EXPIRIES_PER_TURN_MAX, HAND_OVERS_PER_TURN_MAX, type EngineLimits } from "./engine/limits.js";
 import type { Op, Revision } from "./engine/op.js";
-import { OK, type Reply } from "./engine/reply.js";
+import { OK, type ByteString, type Reply } from "./engine/reply.js";
 import { Committer } from "./durability/committer.js";
 import { ReleaseQueue } from "./durability/release-queue.js";
 import { decodePage } from "./durability/schema.js";
@@ -24,12 +25,14 @@ import {
   type Timer,
 } from "./ports.js";
 import { Role } from "./role.js";
+import { valueDigest } from "./value-digest.js";
 
 /**
  * The loop: submit -> decide -> apply -> commit -> release, plus the tick and the changes of role.
  *
  * One turn of the process, in this order and with these reasons:
- *   1. sockets are read and their commands submitted: each is decided and applied at once, so the next sees its effect
+ *   1. sockets are read and their commands submitted: each is decided and applied at once, so the next sees its effect; and what it
+ *      set free is handed to those who waited for it at once
  *   2. replies that reveal only durable state go back at once: a keep-alive never waits for the disk
  *   3. the rest is parked under the revision it saw, in the release queue: nobody learns what a crash could take back
  *   4. at the end of the turn the open batch goes to the store, if none is in flight: one sync for all of the turn
@@ -38,7 +41,9 @@ import { Role } from "./role.js";
  *   6. the tick, when leases are due: bounded work, through the same door as any command
  *
  * Invariants:
- *  - only `#conclude` applies decisions; only this file talks to both the engine and the store
+ *  - only `#apply` applies decisions; only this file talks to both the engine and the store
+ *  - a batch leaves between turns, never within one: what one turn appends lies in one batch. So a step of several commands
+ *    (`atomically`), and a key's way from one holder to the next, are on disk whole or not at all
  *  - the clock is read once per command, after its bytes arrived: a promise never starts before the client sent it
  *  - callbacks, not promises: each function here runs to its end before anything else happens
  *  - after the first store failure nothing is answered, published or written any more
@@ -58,6 +63,21 @@ const WRITING_COMMANDS: ReadonlySet<Command["kind"]> = new Set<Command["kind"]>(
   "lease-attach",
   "lease-detach",
   "key-delete",
+  "key-expire",
+  "key-persist",
+  "string-set",
+  "string-set-many",
+  "string-get-expire",
+  "string-get-delete",
+  "string-append",
+  "string-set-range",
+  "string-increment",
+  "string-increment-float",
+  "string-delete-if",
+  "lock-acquire",
+  "lock-release",
+  "script-load",
+  "script-flush",
   "flush-database",
   "flush-all",
 ]);
@@ -94,11 +114,19 @@ interface Tenure {
   readonly engine: Engine;
   readonly committer: Committer;
   readonly releases: ReleaseQueue;
+  readonly blocked: BlockedSessions;
+  readonly underway: GrantsUnderway;
   events: PendingEvent[];
   tickTimer: Timer | null;
   tickAtMs: number;
   tickSoon: boolean;
   rowsLoaded: number;
+}
+
+/** A command on its way into a queue; it may be answered before it is there. */
+interface Entering {
+  readonly waitId: WaitId;
+  answer: { readonly reply: Reply; readonly revision: Revision } | null;
 }
 
 export class Coordinator {
@@ -107,6 +135,8 @@ export class Coordinator {
   readonly #turn: Turn & { nowMs: number };
   #tenure: Tenure | null = null;
   #failed = false;
+  /** The command that is just about to wait. */
+  #entering: Entering | null = null;
   /** Waiting for a take-over that is under way. */
   #takers: ((reply: Reply) => void)[] = [];
 
@@ -136,11 +166,52 @@ export class Coordinator {
     if (tenure.committer.saturated && WRITING_COMMANDS.has(command.kind)) return SATURATED;
     this.#turn.nowMs = this.#options.clock.monotonicMs();
     const decision = tenure.engine.decide(command, this.#turn, session.origin);
-    const revision = this.#conclude(tenure, decision);
-    if (decision.ops.length > 0 || command.kind === "lease-setttl") this.#armTick(tenure);
-    if (revision <= tenure.committer.durableRevision) return decision.reply;
-    tenure.releases.park(revision, session, ticket, decision.reply);
-    return PARKED;
+    if (decision.waits !== null) return this.#block(tenure, decision, decision.waits.waitId, session, ticket);
+    this.#noteTold(tenure, command, decision.reply);
+    const revision = this.#conclude(tenure, decision, this.#turn);
+    if (needsTick(decision)) this.#armTick(tenure);
+    return this.#answer(tenure, revision, session, ticket, decision.reply);
+  }
+
+  /** Several engine commands as one step; see `resp/backend.ts` for the contract. */
+  atomically(
+    session: Session,
+    ticket: number,
+    work: (run: (command: Command) => Reply) => Reply,
+  ): Reply | typeof PARKED | typeof SATURATED {
+    const tenure = this.#tenure;
+    if (tenure === null || this.#role.name !== "primary") return this.#role.refusal() ?? this.#mustServe();
+    if (tenure.committer.saturated) return SATURATED;
+    const { clock } = this.#options;
+    const turn: Turn = { nowMs: clock.monotonicMs(), unixMs: clock.unixMs() };
+    let newest: Revision = 0;
+    const reply = work((command) => {
+      const decision = tenure.engine.decide(withoutBlocking(command), turn, session.origin);
+      this.#noteTold(tenure, command, decision.reply);
+      newest = Math.max(newest, this.#apply(tenure, decision, turn));
+      return decision.reply;
+    });
+    // Only now: nobody else comes in between.
+    this.#handOver(tenure, turn);
+    this.#armTick(tenure);
+    return this.#answer(tenure, newest, session, ticket, reply);
+  }
+
+  /** For WATCH; see `resp/backend.ts`. */
+  revisionOf(databaseIndex: number, key: ByteString): Revision {
+    const tenure = this.#tenure;
+    if (tenure === null || this.#role.name !== "primary") return 0;
+    this.#turn.nowMs = this.#options.clock.monotonicMs();
+    return tenure.engine.revisionOf(databaseIndex, key, this.#turn);
+  }
+
+  /** Ends the waits of a session with this answer; see `resp/backend.ts`. */
+  unblock(session: Session, reply: Reply): boolean {
+    const tenure = this.#tenure;
+    if (tenure === null || this.#role.name !== "primary") return false;
+    const waitIds = tenure.blocked.of(session);
+    if (waitIds.length > 0) this.#runOwn(tenure, { kind: "wait-end", waitIds, reply }, SERVER_ORIGIN);
+    return waitIds.length > 0;
   }
 
   onRoom(callback: () => void): void {
@@ -148,8 +219,21 @@ export class Coordinator {
     else this.#tenure.committer.onRoom(callback);
   }
 
+  /**
+   * A session is gone. It leaves the queues that it waits in; and a key that it was just handed, of which nobody has heard, goes to the
+   * next.
+   */
   forget(session: Session): void {
-    this.#tenure?.releases.forget(session);
+    const tenure = this.#tenure;
+    if (tenure === null) return;
+    tenure.releases.forget(session);
+    const waitIds = tenure.blocked.forget(session);
+    const unheard = tenure.underway.forget(session);
+    if (this.#role.name !== "primary" || this.#failed) return;
+    if (waitIds.length > 0) this.#runOwn(tenure, { kind: "wait-end", waitIds, reply: null }, SERVER_ORIGIN);
+    for (const { databaseIndex, key, leaseId, token } of unheard) {
+      this.#runOwn(tenure, { kind: "lock-release", key, id: leaseId, token }, { databaseIndex, owner: "" });
+    }
   }
 
   report(): NodeReport {
@@ -164,6 +248,9 @@ export class Coordinator {
       durableRevision: committer?.durableRevision ?? 0,
       leases: engine?.leases ?? 0,
       keysByDatabase: engine?.keysByDatabase ?? [],
+      lastingKeysByDatabase: engine?.lastingKeysByDatabase ?? [],
+      keysExpired: engine?.keysExpired ?? 0,
+      commandsBlocked: tenure?.blocked.size ?? 0,
       leasesExpired: engine?.leasesExpired ?? 0,
       leasesRevoked: engine?.leasesRevoked ?? 0,
       leasesGranted: engine?.leasesGranted ?? 0,
@@ -244,15 +331,100 @@ export class Coordinator {
 
   // The way of a decision ---------------------------------------------------------------------------------------------
 
-  /** Applies a decision and hands its ops to the committer. Returns the revision that its reply has to wait for. */
-  #conclude(tenure: Tenure, decision: Decision): Revision {
-    tenure.engine.apply(decision, this.#turn);
-    if (decision.ops.length === 0) return decision.sawRevision;
-    const { revision } = tenure.engine.state;
-    tenure.committer.append(decision.ops, revision);
-    if (this.#options.events.hasListeners) this.#noteEvents(tenure, decision.ops, revision);
+  /** Applies a decision, and hands on what it set free. Returns the revision that its reply has to wait for. */
+  #conclude(tenure: Tenure, decision: Decision, turn: Turn): Revision {
+    const revision = this.#apply(tenure, decision, turn);
+    this.#handOver(tenure, turn);
     return revision;
   }
+
+  /** Applies a decision, hands its ops to the committer, and its answers to those who waited for them. */
+  #apply(tenure: Tenure, decision: Decision, turn: Turn): Revision {
+    const { engine, committer } = tenure;
+    const { ops, wakes, events } = decision;
+    engine.apply(decision, turn);
+    let revision = decision.sawRevision;
+    if (ops.length > 0) {
+      ({ revision } = engine.state);
+      committer.append(ops, revision);
+      if (this.#options.events.hasListeners) this.#noteEvents(tenure, ops, revision);
+    }
+    if (events.length > 0 && this.#options.events.hasListeners) this.#noteTimes(tenure, events);
+    for (const wake of wakes) this.#wake(tenure, wake, revision);
+    return revision;
+  }
+
+  /** Keys that are free go to those who wait for them, one after the other; beyond a turn's share the tick goes on at once. */
+  #handOver(tenure: Tenure, turn: Turn): void {
+    for (let count = 0; count < HAND_OVERS_PER_TURN_MAX; count += 1) {
+      const decision = tenure.engine.handOver(turn);
+      if (decision === null) return;
+      this.#apply(tenure, decision, turn);
+    }
+  }
+
+  /** A command of the loop itself, between those of clients: its answer goes nowhere. */
+  #runOwn(tenure: Tenure, command: Command, origin: Origin): void {
+    this.#turn.nowMs = this.#options.clock.monotonicMs();
+    this.#conclude(tenure, tenure.engine.decide(command, this.#turn, origin), this.#turn);
+    this.#armTick(tenure);
+  }
+
+  /** The reply now, or parked until what it reveals is durable. */
+  #answer(
+    tenure: Tenure,
+    revision: Revision,
+    session: Session,
+    ticket: number,
+    reply: Reply,
+  ): Reply | typeof PARKED {
+    if (revision <= tenure.committer.durableRevision) return reply;
+    tenure.releases.park(revision, session, ticket, reply);
+    return PARKED;
+  }
+
+  // Waiting -----------------------------------------------------------------------------------------------------------
+
+  /** The command waits in a queue, unless its turn comes at once: then this is its answer. */
+  #block(
+    tenure: Tenure,
+    decision: Decision,
+    waitId: WaitId,
+    session: Session,
+    ticket: number,
+  ): Reply | typeof PARKED {
+    const entering: Entering = { waitId, answer: null };
+    this.#entering = entering;
+    tenure.blocked.add(waitId, session, ticket);
+    this.#conclude(tenure, decision, this.#turn);
+    this.#entering = null;
+    this.#armTick(tenure);
+    const { answer } = entering;
+    return answer === null ? PARKED : this.#answer(tenure, answer.revision, session, ticket, answer.reply);
+  }
+
+  /** A command that waited has its answer, unless its session is gone. */
+  #wake(tenure: Tenure, { waitId, reply, grant }: Wake, revision: Revision): void {
+    const command = tenure.blocked.take(waitId);
+    if (command === null) return;
+    const { session, ticket } = command;
+    if (this.#entering?.waitId === waitId) {
+      this.#entering.answer = { reply, revision };
+    } else if (revision <= tenure.committer.durableRevision) {
+      session.deliver(ticket, reply);
+    } else {
+      tenure.releases.park(revision, session, ticket, reply);
+      if (grant !== undefined) tenure.underway.add(grant, session, revision);
+    }
+  }
+
+  /** A lease was told that it holds a key: should a grant of it be underway to another connection, that one stands. */
+  #noteTold(tenure: Tenure, command: Command, reply: Reply): void {
+    if (tenure.underway.size === 0 || typeof reply !== "number") return;
+    if (command.kind === "lock-acquire" || command.kind === "lease-attach") tenure.underway.told(reply);
+  }
+
+  // Events ------------------------------------------------------------------------------------------------------------
 
   #noteEvents(tenure: Tenure, ops: readonly Op[], revision: Revision): void {
     for (const op of ops) {
@@ -260,10 +432,18 @@ export class Coordinator {
     }
   }
 
+  /** Changes that are no ops: they are told in their place among the others, and at once when nothing is on its way to the disk. */
+  #noteTimes(tenure: Tenure, events: readonly EngineEvent[]): void {
+    const { revision } = tenure.engine.state;
+    for (const event of events) tenure.events.push({ revision, event });
+    this.#publish(tenure, tenure.committer.durableRevision);
+  }
+
   #onDurable(tenure: Tenure, revision: Revision): void {
     this.#options.fault.point("commit:before-release");
     tenure.engine.durable(revision);
     tenure.releases.release(revision);
+    tenure.underway.delivered(revision);
     this.#options.fault.point("release:after-reply");
     if (tenure.events.length > 0) this.#publish(tenure, revision);
     // More rows may have ended than one slice frees: the tick frees the rest, also when nothing else is due.
@@ -314,13 +494,7 @@ export class Coordinator {
         return;
       }
       this.#turn.nowMs = clock.monotonicMs();
-      const ids = tenure.engine.dueLeases(this.#turn.nowMs, EXPIRIES_PER_TURN_MAX);
-      const swept = tenure.engine.sweepSome(EXPIRIES_PER_TURN_MAX);
-      if (ids.length === 0 && swept) break;
-      if (ids.length > 0) {
-        const decision = tenure.engine.decide({ kind: "lease-expire", ids }, this.#turn, SERVER_ORIGIN);
-        this.#conclude(tenure, decision);
-      }
+      if (!this.#tickOnce(tenure)) break;
       if (clock.monotonicMs() - startMs >= TICK_BUDGET_MS) {
         tenure.tickSoon = true;
         scheduler.soon(() => this.#tick(tenure));
@@ -328,6 +502,26 @@ export class Coordinator {
       }
     }
     this.#armTick(tenure);
+  }
+
+  /** A slice of what is due. Returns false when nothing is. */
+  #tickOnce(tenure: Tenure): boolean {
+    const { engine } = tenure;
+    const { nowMs } = this.#turn;
+    const { ids, keys } = engine.dueLeases(nowMs, EXPIRIES_PER_TURN_MAX);
+    const waitIds = engine.dueWaits(nowMs, EXPIRIES_PER_TURN_MAX);
+    const isSwept = engine.sweepSome(EXPIRIES_PER_TURN_MAX);
+    const hasReady = engine.waiters.firstReady !== null;
+    if (ids.length > 0 || keys.length > 0) {
+      const decision = engine.decide({ kind: "lease-expire", ids, keys }, this.#turn, SERVER_ORIGIN);
+      this.#conclude(tenure, decision, this.#turn);
+    }
+    if (waitIds.length > 0) {
+      const decision = engine.decide({ kind: "wait-end", waitIds, reply: null }, this.#turn, SERVER_ORIGIN);
+      this.#conclude(tenure, decision, this.#turn);
+    }
+    if (hasReady) this.#handOver(tenure, this.#turn);
+    return ids.length > 0 || keys.length > 0 || waitIds.length > 0 || !isSwept || hasReady;
   }
 
   // Roles -------------------------------------------------------------------------------------------------------------
@@ -349,7 +543,7 @@ export class Coordinator {
 
   #load(identity: StoreIdentity, done: (error: StoreError | null) => void): void {
     const { store, clock, scheduler, fault, engineLimits, batchBytesMax } = this.#options;
-    const engine = new Engine(engineLimits, identity.incarnation);
+    const engine = new Engine(engineLimits, identity.incarnation, valueDigest);
     engine.recoverRevision(identity.revision);
     const tenure: Tenure = {
       engine,
@@ -364,6 +558,8 @@ export class Coordinator {
         onFailure: (error) => this.#fail(error),
       }),
       releases: new ReleaseQueue(),
+      blocked: new BlockedSessions(),
+      underway: new GrantsUnderway(),
       events: [],
       tickTimer: null,
       tickAtMs: 0,
@@ -442,7 +638,8 @@ export class Coordinator {
     if (tenure !== null) {
       this.#cancelTick(tenure);
       tenure.committer.stop();
-      for (const session of tenure.releases.discard()) session.close("the store failed, the outcome is unknown");
+      const waiting = new Set([...tenure.releases.discard(), ...tenure.blocked.sessions()]);
+      for (const session of waiting) session.close("the store failed, the outcome is unknown");
     }
     this.#options.log.write("error", `the store failed: ${error.message}`, { code: error.code });
     this.#options.onFailure(error);
@@ -451,6 +648,16 @@ export class Coordinator {
   #mustServe(): never {
     invariant(false, "a primary without an engine");
   }
+}
+
+/** Whether a decision may have brought forward what the tick has to do. */
+function needsTick({ ops, renewals, wakes }: Decision): boolean {
+  return ops.length > 0 || wakes.length > 0 || typeof renewals === "object";
+}
+
+/** Nothing waits within a step, as in Redis. */
+function withoutBlocking(command: Command): Command {
+  return command.kind === "lock-acquire" && command.blockMs !== null ? { ...command, blockMs: null } : command;
 }
 
 /** Where expiries come from. */

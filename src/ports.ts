@@ -94,6 +94,12 @@ export interface NodeReport {
   readonly leases: number;
   /** Keys per database, by index. */
   readonly keysByDatabase: readonly number[];
+  /** Those of them that never expire by themselves, by index. */
+  readonly lastingKeysByDatabase: readonly number[];
+  /** Plain keys whose time was over. */
+  readonly keysExpired: number;
+  /** Commands that wait for a key. */
+  readonly commandsBlocked: number;
   readonly leasesExpired: number;
   readonly leasesRevoked: number;
   readonly leasesGranted: number;

@@ -2,7 +2,8 @@ import { xxh3 } from "@node-rs/xxhash";
 import { Packr, RESET_BUFFER_MODE, REUSE_BUFFER_MODE } from "msgpackr";
 import { DATABASE_COUNT, LEASE_ID_BYTES_MAX } from "../engine/limits.js";
 import { invariant, unreachable } from "../engine/invariant.js";
-import type { KeyPutOp, LeasePutOp, LeaseRequest, Op, Revision } from "../engine/op.js";
+import type { LockMode } from "../engine/command.js";
+import type { KeyPutOp, LeasePutOp, LeaseRequest, Op, Revision, ScriptPutOp, StringPutOp } from "../engine/op.js";
 import type { ByteString } from "../engine/reply.js";
 import { type BatchWriter, CHANGE_CLEAR_RANGE, CHANGE_DELETE, CHANGE_PUT, PageReader } from "./batch.js";
 import { type RowPage, StoreError } from "./store.js";
@@ -14,13 +15,19 @@ import { type RowPage, StoreError } from "./store.js";
  *   m/format                                       [format version, "leasehold"]
  *   m/identity                                     [incarnation, epoch]
  *   m/revision                                     [revision]: the high-water mark, written with every batch
- *   n/<database byte><id length - 1><lease id><key>    [token, value]: a key (a name) and the lease that holds it
+ *   n/<database byte><id length - 1><lease id><key>    [token, value, permits, sinceUnixMs]: a key (a name) and a lease that holds it;
+ *                                                  permits: null alone, 0 shared, n as a semaphore of n permits
+ *   p/<database byte><key>                         [token, value, ttlMs or null, sinceUnixMs]: a plain key, which no lease holds
+ *   s/<sha1, 40 hexadecimal digits>                [body, isPinned]: a script
  *
  * The prefixes are in the order in which a load must hand rows over: leases before the keys that belong to them. Keys are
  * ordered by database first, so that FLUSHDB is one range. (A layout that keeps a lease's keys behind the lease would turn
  * FLUSHDB into a scan of everything, and nothing ever reads one lease alone: a load reads all rows, and a lease that ends names
  * its keys.) Lease ids are binary, so no separator byte can end them: their length goes before them, as one byte, because
  * it is 1..256.
+ *
+ * Versions of records: a key's is 2; in version 1, which is still read, it was [token, value], and every key was held alone. All others are
+ * 1.
  *
  * A value is   `[u8 record version][payload: one msgpack array][u64 XXH3 of key, version and payload]`   (little endian). The
  * checksum stands at the end so that everything it covers lies in one piece, and it covers the key so that a record under
@@ -38,12 +45,15 @@ import { type RowPage, StoreError } from "./store.js";
 export const STORE_FORMAT_VERSION = 1;
 
 const RECORD_VERSION = 1;
+const KEY_RECORD_VERSION = 2;
 const CHECKSUM_BYTES = 8;
 const FORMAT_OWNER = "leasehold";
 
 const PREFIX_LEASE = "l/";
 const PREFIX_META = "m/";
 const PREFIX_KEY = "n/";
+const PREFIX_STRING = "p/";
+const PREFIX_SCRIPT = "s/";
 const ROW_FORMAT = "m/format";
 const ROW_IDENTITY = "m/identity";
 const ROW_REVISION = "m/revision";
@@ -52,10 +62,15 @@ const PREFIX_BYTES = 2;
 const TABLE_LEASE = "l".charCodeAt(0);
 const TABLE_META = "m".charCodeAt(0);
 const TABLE_KEY = "n".charCodeAt(0);
+const TABLE_STRING = "p".charCodeAt(0);
+const TABLE_SCRIPT = "s".charCodeAt(0);
 const SLASH = "/".charCodeAt(0);
 
 /** Bytes of the fixed part of a key row's key: prefix, database, length of the lease id. */
 const KEY_ROW_HEADER_BYTES = PREFIX_BYTES + 2;
+
+/** The same of a plain key's row: prefix, database. */
+const STRING_ROW_HEADER_BYTES = PREFIX_BYTES + 1;
 
 /** Payloads are arrays of numbers, strings, booleans and nulls, so none of msgpackr's extensions is wanted. */
 const packr = new Packr({ useRecords: false, structuredClone: false, bundleStrings: false });
@@ -87,12 +102,32 @@ export function encodeOp(op: Op, writer: BatchWriter): void {
     case "key-end":
       encodeKeyDelete(op.databaseIndex, op.leaseId, op.key, writer);
       return;
+    case "string-put":
+      encodeString(op, writer);
+      return;
+    case "string-end":
+      writer.begin(CHANGE_DELETE);
+      writeStringKey(op.databaseIndex, op.key, writer);
+      writer.end();
+      return;
+    case "script-put":
+      putRow(PREFIX_SCRIPT + op.sha, [op.body, op.isPinned], writer);
+      return;
+    case "script-end":
+      writer.begin(CHANGE_DELETE);
+      writer.writeLatin1(PREFIX_SCRIPT + op.sha);
+      writer.end();
+      return;
+    case "scripts-flush":
+      encodeClear(PREFIX_SCRIPT, endOfPrefix(PREFIX_SCRIPT), writer);
+      return;
     case "flush-database":
-      encodeClear(PREFIX_KEY + byteOf(op.databaseIndex), PREFIX_KEY + byteOf(op.databaseIndex + 1), writer);
+      for (const prefix of [PREFIX_KEY, PREFIX_STRING]) {
+        encodeClear(prefix + byteOf(op.databaseIndex), prefix + byteOf(op.databaseIndex + 1), writer);
+      }
       return;
     case "flush-all":
-      encodeClear(PREFIX_LEASE, endOfPrefix(PREFIX_LEASE), writer);
-      encodeClear(PREFIX_KEY, endOfPrefix(PREFIX_KEY), writer);
+      for (const prefix of [PREFIX_LEASE, PREFIX_KEY, PREFIX_STRING]) encodeClear(prefix, endOfPrefix(prefix), writer);
       return;
     default:
       unreachable(op);
@@ -136,7 +171,18 @@ function encodeLease(op: LeasePutOp, writer: BatchWriter): void {
 function encodeKey(op: KeyPutOp, writer: BatchWriter): void {
   writer.begin(CHANGE_PUT);
   writeKeyKey(op.databaseIndex, op.leaseId, op.key, writer);
-  writeRecord([op.token, op.value], writer);
+  writeRecord([op.token, op.value, permitsOf(op.mode), op.sinceUnixMs], writer, KEY_RECORD_VERSION);
+}
+
+function permitsOf(mode: LockMode): number | null {
+  if (mode.kind === "exclusive") return null;
+  return mode.kind === "shared" ? 0 : mode.permits;
+}
+
+function encodeString(op: StringPutOp, writer: BatchWriter): void {
+  writer.begin(CHANGE_PUT);
+  writeStringKey(op.databaseIndex, op.key, writer);
+  writeRecord([op.token, op.value, op.ttlMs, op.sinceUnixMs], writer);
 }
 
 function encodeKeyDelete(databaseIndex: number, leaseId: ByteString, key: ByteString, writer: BatchWriter): void {
@@ -173,10 +219,16 @@ function writeKeyKey(databaseIndex: number, leaseId: ByteString, key: ByteString
   writer.writeLatin1(key);
 }
 
+function writeStringKey(databaseIndex: number, key: ByteString, writer: BatchWriter): void {
+  writer.writeLatin1(PREFIX_STRING);
+  writer.writeByte(databaseIndex);
+  writer.writeLatin1(key);
+}
+
 /** Ends the key of an open put with its record. */
-function writeRecord(payload: readonly unknown[], writer: BatchWriter): void {
+function writeRecord(payload: readonly unknown[], writer: BatchWriter, version = RECORD_VERSION): void {
   writer.beginValue();
-  writer.writeByte(RECORD_VERSION);
+  writer.writeByte(version);
   const packed = packr.pack(payload, PACK_IN_PLACE) as Buffer & { readonly start: number; readonly end: number };
   writer.writeBytes(packed, packed.start, packed.end);
   if (packed.length > SCRATCH_KEPT_BYTES_MAX) packr.useBuffer(Buffer.allocUnsafeSlow(SCRATCH_BYTES));
@@ -195,9 +247,12 @@ function endOfPrefix(prefix: ByteString): ByteString {
 
 // Rows to ops ---------------------------------------------------------------------------------------------------------
 
-/** What a load hears of the rows, in row order: leases, then the meta rows, then keys. */
+/** What a row stands for: the op that recreates it. */
+export type RowOp = LeasePutOp | KeyPutOp | StringPutOp | ScriptPutOp;
+
+/** What a load hears of the rows, in row order: leases, then the meta rows, then the keys of leases, plain keys, scripts. */
 export interface RowVisitor {
-  op(op: LeasePutOp | KeyPutOp): void;
+  op(op: RowOp): void;
   /** The high-water mark. */
   revision(revision: Revision): void;
 }
@@ -224,6 +279,8 @@ export function decodePage(page: RowPage, visitor: RowVisitor): void {
     if (reader.bytes[reader.keyStart + 1] !== SLASH) throw damaged(reader, "belongs to no table");
     if (table === TABLE_LEASE) visitor.op(decodeLease(reader, owners));
     else if (table === TABLE_KEY) visitor.op(decodeKey(reader));
+    else if (table === TABLE_STRING) visitor.op(decodeString(reader));
+    else if (table === TABLE_SCRIPT) visitor.op(decodeScript(reader));
     else if (table === TABLE_META) {
       const meta = decodeMetaRow(reader);
       if (meta.revision !== null) visitor.revision(meta.revision);
@@ -250,7 +307,7 @@ export function decodeMeta(page: RowPage): MetaRows {
 export const META_RANGE: readonly [ByteString, ByteString] = [PREFIX_META, endOfPrefix(PREFIX_META)];
 
 /** The range that holds all rows. */
-export const ALL_ROWS_RANGE: readonly [ByteString, ByteString] = [PREFIX_LEASE, endOfPrefix(PREFIX_KEY)];
+export const ALL_ROWS_RANGE: readonly [ByteString, ByteString] = [PREFIX_LEASE, endOfPrefix(PREFIX_SCRIPT)];
 
 function decodeLease(reader: PageReader, owners: Map<ByteString, ByteString>): LeasePutOp {
   const [ttlMs, token, label, grantedAtUnixMs, owner, nonce, chosen, firstTtlMs] = payloadOf(reader, 8);
@@ -285,13 +342,18 @@ function decodeLease(reader: PageReader, owners: Map<ByteString, ByteString>): L
 }
 
 function decodeKey(reader: PageReader): KeyPutOp {
-  const [token, value] = payloadOf(reader, 2);
+  const isOld = reader.bytes[reader.keyEnd] === RECORD_VERSION;
+  const [token, value, permits, sinceUnixMs] = isOld
+    ? [...payloadOf(reader, 2), null, 0]
+    : payloadOf(reader, 4, KEY_RECORD_VERSION);
   const databaseIndex = reader.bytes[reader.keyStart + PREFIX_BYTES];
   const idBytes = (reader.bytes[reader.keyStart + PREFIX_BYTES + 1] ?? 0) + 1;
   const idStart = reader.keyStart + KEY_ROW_HEADER_BYTES;
   if (
     !isCount(token) ||
     typeof value !== "string" ||
+    !(permits === null || isCount(permits)) ||
+    typeof sinceUnixMs !== "number" ||
     databaseIndex === undefined ||
     databaseIndex >= DATABASE_COUNT ||
     idStart + idBytes > reader.keyEnd
@@ -305,7 +367,43 @@ function decodeKey(reader: PageReader): KeyPutOp {
     leaseId: reader.bytes.toString("latin1", idStart, idStart + idBytes),
     value,
     token,
+    mode: modeFrom(permits),
+    sinceUnixMs,
   };
+}
+
+const EXCLUSIVE: LockMode = { kind: "exclusive" };
+const SHARED: LockMode = { kind: "shared" };
+
+function modeFrom(permits: number | null): LockMode {
+  if (permits === null) return EXCLUSIVE;
+  return permits === 0 ? SHARED : { kind: "limit", permits };
+}
+
+function decodeString(reader: PageReader): StringPutOp {
+  const [token, value, ttlMs, sinceUnixMs] = payloadOf(reader, 4);
+  const databaseIndex = reader.bytes[reader.keyStart + PREFIX_BYTES];
+  const keyStart = reader.keyStart + STRING_ROW_HEADER_BYTES;
+  if (
+    !isCount(token) ||
+    typeof value !== "string" ||
+    !(ttlMs === null || (isCount(ttlMs) && ttlMs > 0)) ||
+    typeof sinceUnixMs !== "number" ||
+    databaseIndex === undefined ||
+    databaseIndex >= DATABASE_COUNT ||
+    keyStart > reader.keyEnd
+  ) {
+    throw damaged(reader, "is not a plain key");
+  }
+  const key = reader.bytes.toString("latin1", keyStart, reader.keyEnd);
+  return { kind: "string-put", databaseIndex, key, value, ttlMs, token, sinceUnixMs };
+}
+
+function decodeScript(reader: PageReader): ScriptPutOp {
+  const [body, isPinned] = payloadOf(reader, 2);
+  if (typeof body !== "string" || typeof isPinned !== "boolean") throw damaged(reader, "is not a script");
+  const sha = reader.bytes.toString("latin1", reader.keyStart + PREFIX_BYTES, reader.keyEnd);
+  return { kind: "script-put", sha, body, isPinned };
 }
 
 function decodeMetaRow(reader: PageReader): MetaRows {
@@ -331,7 +429,7 @@ function decodeMetaRow(reader: PageReader): MetaRows {
 }
 
 /** Checks version and checksum of the current row and unpacks its payload, an array of `length` values. */
-function payloadOf(reader: PageReader, length: number): readonly unknown[] {
+function payloadOf(reader: PageReader, length: number, newest = RECORD_VERSION): readonly unknown[] {
   const { bytes, keyStart, keyEnd, valueEnd } = reader;
   const checksumStart = valueEnd - CHECKSUM_BYTES;
   if (checksumStart <= keyEnd) throw damaged(reader, "is cut off");
@@ -339,8 +437,8 @@ function payloadOf(reader: PageReader, length: number): readonly unknown[] {
     throw damaged(reader, "does not match its checksum");
   }
   const version = bytes[keyEnd];
-  if (version !== RECORD_VERSION) {
-    throw damaged(reader, `has record version ${version}, this build reads version ${RECORD_VERSION}`);
+  if (version !== newest) {
+    throw damaged(reader, `has record version ${version}, this build reads version ${newest}`);
   }
   let payload: unknown;
   try {

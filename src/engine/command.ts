@@ -1,4 +1,4 @@
-import type { ByteString } from "./reply.js";
+import type { ByteString, Reply } from "./reply.js";
 
 /**
  * What the engine can be asked: parsed, checked for form and limits, free of RESP. `resp/command-table.ts` builds these from
@@ -21,8 +21,13 @@ export interface Origin {
 export interface Turn {
   /** Monotonic milliseconds, fractions allowed, origin without meaning. */
   readonly nowMs: number;
-  /** Wall clock, for people only: no rule ever reads it. */
+  /** Wall clock, for people, and to turn the wall-clock times of EXPIREAT and its like into TTLs; no other rule reads it. */
   readonly unixMs: number;
+}
+
+export interface KeyName {
+  readonly databaseIndex: number;
+  readonly key: ByteString;
 }
 
 export interface KeyValue {
@@ -49,7 +54,11 @@ export type Expiry =
   /** KEEPTTL; of GETEX: as it is. */
   | { readonly kind: "keep" }
   | { readonly kind: "in"; readonly ttlMs: number }
-  /** Wall-clock milliseconds since 1970; a time that is past deletes the key, as in Redis. */
+  /**
+   * Wall-clock milliseconds since 1970; a time that is past deletes the key, as in Redis. Turned into a TTL at once, by the turn's wall
+   * clock: no rule compares wall-clock times later. So after a restart the key has that whole TTL again, and may live beyond the
+   * time that was named; and when the wall clock is set, the key does not follow.
+   */
   | { readonly kind: "at"; readonly unixMs: number };
 
 export type Command =
@@ -83,8 +92,11 @@ export type Command =
       readonly match: ByteString | null;
       readonly count: number;
     }
-  /** From the tick: these leases look due; decide compares each deadline again. Answers the number that ended. */
-  | { readonly kind: "lease-expire"; readonly ids: readonly ByteString[] }
+  /**
+   * From the tick: these leases look due, and these plain keys; decide compares each deadline again. Answers the number of those that
+   * ended.
+   */
+  | { readonly kind: "lease-expire"; readonly ids: readonly ByteString[]; readonly keys: readonly KeyName[] }
   // Keys
   | { readonly kind: "key-get"; readonly key: ByteString }
   | { readonly kind: "key-exists"; readonly keys: readonly ByteString[] }
@@ -160,6 +172,22 @@ export type Command =
   | { readonly kind: "lock-release"; readonly key: ByteString; readonly id: ByteString; readonly token: number | null }
   | { readonly kind: "lock-info"; readonly key: ByteString }
   | { readonly kind: "lock-check"; readonly key: ByteString; readonly token: number }
+  /**
+   * Commands that wait in a queue leave it. `reply`: what each of them is answered; from the tick for those whose time is over (nil),
+   * from the loop for a connection that has gone.
+   */
+  | { readonly kind: "wait-end"; readonly waitIds: readonly number[]; readonly reply: Reply }
+  // Scripts: their sources, by SHA-1 in lower case, kept over restarts
+  | {
+      readonly kind: "script-load";
+      readonly sha: ByteString;
+      readonly body: ByteString;
+      /** SCRIPT LOAD: kept until SCRIPT FLUSH. EVAL: kept until newer ones need the room. */
+      readonly isPinned: boolean;
+    }
+  | { readonly kind: "script-get"; readonly sha: ByteString }
+  | { readonly kind: "script-exists"; readonly shas: readonly ByteString[] }
+  | { readonly kind: "script-flush" }
   | { readonly kind: "flush-database" }
   | { readonly kind: "flush-all" };
 

@@ -4,7 +4,10 @@ import type { EndedLeases } from "./ended-leases.js";
 import { unreachable } from "./invariant.js";
 import * as keyspace from "./keyspace.js";
 import * as lease from "./lease.js";
+import * as lock from "./lock.js";
 import type { Reply } from "./reply.js";
+import * as scripts from "./scripts.js";
+import * as strings from "./strings.js";
 
 /**
  * The rules' front door: what a command answers and what is to be done for it. Changes nothing; the same state, command, turn
@@ -15,7 +18,44 @@ export function decide(draft: Draft, ended: EndedLeases, command: Command, turn:
   return draft.finish(answer(draft, ended, command));
 }
 
+type CommandOf<K extends Command["kind"]> = Extract<Command, { kind: K }>;
+type StringCommand = CommandOf<Extract<Command["kind"], `string-${string}`>>;
+type LockCommand = CommandOf<Extract<Command["kind"], `lock-${string}`>>;
+type ScriptCommand = CommandOf<Extract<Command["kind"], `script-${string}`>>;
+type OtherCommand = Exclude<Command, StringCommand | LockCommand | ScriptCommand>;
+
 function answer(draft: Draft, ended: EndedLeases, command: Command): Reply {
+  switch (command.kind) {
+    case "string-set":
+    case "string-set-many":
+    case "string-get-many":
+    case "string-get-expire":
+    case "string-get-delete":
+    case "string-length":
+    case "string-append":
+    case "string-get-range":
+    case "string-set-range":
+    case "string-increment":
+    case "string-increment-float":
+    case "string-delete-if":
+    case "string-digest":
+      return answerString(draft, command);
+    case "lock-acquire":
+    case "lock-release":
+    case "lock-info":
+    case "lock-check":
+      return answerLock(draft, command);
+    case "script-load":
+    case "script-get":
+    case "script-exists":
+    case "script-flush":
+      return answerScript(draft, command);
+    default:
+      return answerOther(draft, ended, command);
+  }
+}
+
+function answerOther(draft: Draft, ended: EndedLeases, command: OtherCommand): Reply {
   switch (command.kind) {
     case "lease-keepalive":
       return lease.keepAlive(draft, command.id);
@@ -38,7 +78,7 @@ function answer(draft: Draft, ended: EndedLeases, command: Command): Reply {
     case "lease-scan":
       return lease.scanLeases(draft, command);
     case "lease-expire":
-      return lease.expireLeases(draft, command.ids);
+      return lease.expireLeases(draft, command);
     case "key-get":
       return keyspace.getKey(draft, command.key);
     case "key-exists":
@@ -48,7 +88,13 @@ function answer(draft: Draft, ended: EndedLeases, command: Command): Reply {
     case "key-type":
       return keyspace.keyType(draft, command.key);
     case "key-ttl":
-      return keyspace.keyTtl(draft, command);
+      return strings.keyTtl(draft, command);
+    case "key-expire":
+      return strings.expireKey(draft, command);
+    case "key-persist":
+      return strings.persistKey(draft, command.key);
+    case "key-expire-time":
+      return strings.expireTime(draft, command);
     case "key-list":
       return keyspace.listKeys(draft, command.pattern);
     case "key-scan":
@@ -57,10 +103,75 @@ function answer(draft: Draft, ended: EndedLeases, command: Command): Reply {
       return keyspace.countKeys(draft);
     case "key-random":
       return keyspace.randomKey(draft, command.fraction);
+    case "wait-end":
+      return lock.endWaits(draft, command);
     case "flush-database":
       return keyspace.flushDatabase(draft);
     case "flush-all":
       return keyspace.flushAll(draft);
+    default:
+      return unreachable(command);
+  }
+}
+
+function answerString(draft: Draft, command: StringCommand): Reply {
+  switch (command.kind) {
+    case "string-set":
+      return strings.setString(draft, command);
+    case "string-set-many":
+      return strings.setStrings(draft, command);
+    case "string-get-many":
+      return strings.getStrings(draft, command.keys);
+    case "string-get-expire":
+      return strings.getAndExpire(draft, command);
+    case "string-get-delete":
+      return strings.getAndDelete(draft, command.key);
+    case "string-length":
+      return strings.stringLength(draft, command.key);
+    case "string-append":
+      return strings.append(draft, command);
+    case "string-get-range":
+      return strings.getRange(draft, command);
+    case "string-set-range":
+      return strings.setRange(draft, command);
+    case "string-increment":
+      return strings.increment(draft, command);
+    case "string-increment-float":
+      return strings.incrementFloat(draft, command);
+    case "string-delete-if":
+      return strings.deleteIf(draft, command);
+    case "string-digest":
+      return strings.digestString(draft, command.key);
+    default:
+      return unreachable(command);
+  }
+}
+
+function answerLock(draft: Draft, command: LockCommand): Reply {
+  switch (command.kind) {
+    case "lock-acquire":
+      return lock.acquireLock(draft, command);
+    case "lock-release":
+      return lock.releaseLock(draft, command);
+    case "lock-info":
+      return lock.lockInfo(draft, command.key);
+    case "lock-check":
+      return lock.checkLock(draft, command);
+    default:
+      return unreachable(command);
+  }
+}
+
+function answerScript(draft: Draft, command: ScriptCommand): Reply {
+  switch (command.kind) {
+    case "script-load":
+      return scripts.loadScript(draft, command);
+    case "script-get":
+      return scripts.getScript(draft, command.sha);
+    case "script-exists":
+      return scripts.scriptsExist(draft, command.shas);
+    case "script-flush":
+      return scripts.flushScripts(draft);
     default:
       return unreachable(command);
   }

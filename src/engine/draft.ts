@@ -1,11 +1,14 @@
-import type { Origin, Turn } from "./command.js";
+import type { LockMode, Origin, Turn } from "./command.js";
 import type { Deadlines } from "./deadlines.js";
 import { NO_KEY, type KeyRow, type KeyTable } from "./key-table.js";
 import { NO_LEASE, type LeaseRow } from "./lease-table.js";
+import { noLease } from "./errors.js";
+import type { EngineEvent } from "./events.js";
 import { DATABASE_COUNT, EXPIRIES_PER_TURN_MAX, type EngineLimits } from "./limits.js";
-import type { HeldKey, KeyEndReason, LeaseEndOp, LeaseEndReason, Op, Revision } from "./op.js";
+import type { HeldKey, KeyEndReason, KeyspaceEvent, LeaseEndOp, LeaseEndReason, Op, Revision } from "./op.js";
 import type { ByteString, Reply } from "./reply.js";
 import type { State } from "./state.js";
+import type { NewWait, Waiter, Waiters, Wake } from "./waiters.js";
 
 /**
  * A decision in the making: what one command sees, and what it is about to do. Reads state and changes nothing.
@@ -28,6 +31,12 @@ export interface Decision {
   readonly renewals: Renewals;
   /** The newest change that the reply may have revealed, of what it touched; 0 when nothing could be taken back. */
   readonly sawRevision: Revision;
+  /** Not null: there is no answer yet, the command waits; `reply` means nothing then. The answer comes as a wake of a later decision. */
+  readonly waits: NewWait | null;
+  /** Answers of commands that waited, in their order. They wait for the same revision as the reply. */
+  readonly wakes: readonly Wake[];
+  /** What clients hear of changes that are no ops: times that were moved in memory alone. */
+  readonly events: readonly EngineEvent[];
 }
 
 /**
@@ -35,7 +44,7 @@ export interface Decision {
  */
 export type Renewals = LeaseRow | readonly LeaseRow[] | Shortening | Repetition;
 
-/** SETTTL at or below the durable TTL: from now on this TTL. */
+/** SETTTL and EXPIRE at or below the durable TTL: this TTL, from now on. May lead to a later deadline as well as to an earlier one. */
 export class Shortening {
   readonly row: LeaseRow;
   readonly ttlMs: number;
@@ -55,7 +64,14 @@ export class Repetition {
   }
 }
 
+/** The XXH3-64 of a value, as 16 lower-case hexadecimal digits. From outside: the engine has no hash functions. */
+export type Digest = (value: ByteString) => ByteString;
+
+export const EXCLUSIVE: LockMode = { kind: "exclusive" };
+
 const NO_OPS: readonly Op[] = Object.freeze([]);
+const NO_WAKES: readonly Wake[] = Object.freeze([]);
+const NO_EVENTS: readonly EngineEvent[] = Object.freeze([]);
 
 /** Keys removed by this command are remembered by row and database in one number. */
 const removedKey = (databaseIndex: number, row: KeyRow): number => row * DATABASE_COUNT + databaseIndex;
@@ -63,6 +79,7 @@ const removedKey = (databaseIndex: number, row: KeyRow): number => row * DATABAS
 export class Draft {
   readonly state: State;
   readonly deadlines: Deadlines;
+  readonly waiters: Waiters;
   readonly limits: EngineLimits;
   /** Of the store: the first part of the ids that the server chooses. */
   readonly incarnation: ByteString;
@@ -72,13 +89,27 @@ export class Draft {
   #ops: Op[] | null = null;
   #renewals: Renewals = NO_LEASE;
   #saw: Revision = 0;
+  #waits: NewWait | null = null;
+  #wakes: Wake[] | null = null;
+  #events: EngineEvent[] | null = null;
+  readonly #digest: Digest;
   readonly #ended = new Set<LeaseRow>();
   readonly #removed = new Set<number>();
   #endedKeyCount = 0;
+  #endedHiddenCount = 0;
 
-  constructor(state: State, deadlines: Deadlines, limits: EngineLimits, incarnation: ByteString) {
+  constructor(
+    state: State,
+    deadlines: Deadlines,
+    waiters: Waiters,
+    limits: EngineLimits,
+    incarnation: ByteString,
+    digest: Digest,
+  ) {
+    this.#digest = digest;
     this.state = state;
     this.deadlines = deadlines;
+    this.waiters = waiters;
     this.limits = limits;
     this.incarnation = incarnation;
   }
@@ -90,15 +121,26 @@ export class Draft {
     this.#ops = null;
     this.#renewals = NO_LEASE;
     this.#saw = 0;
+    this.#waits = null;
+    this.#wakes = null;
+    this.#events = null;
     this.#endedKeyCount = 0;
+    this.#endedHiddenCount = 0;
     if (this.#ended.size > 0) this.#ended.clear();
     if (this.#removed.size > 0) this.#removed.clear();
   }
 
   finish(reply: Reply): Decision {
     const ops = this.#ops;
-    if (ops === null) return { reply, ops: NO_OPS, renewals: this.#renewals, sawRevision: this.#saw };
-    return { reply, ops, renewals: this.#renewals, sawRevision: this.revision };
+    return {
+      reply,
+      ops: ops ?? NO_OPS,
+      renewals: this.#renewals,
+      sawRevision: ops === null ? this.#saw : this.revision,
+      waits: this.#waits,
+      wakes: this.#wakes ?? NO_WAKES,
+      events: this.#events ?? NO_EVENTS,
+    };
   }
 
   get nowMs(): number {
@@ -131,10 +173,15 @@ export class Draft {
 
   /** Live leases once this decision is applied, but for those that it grants. */
   get leaseCount(): number {
-    return this.state.leases.liveCount - this.#ended.size;
+    return this.state.leases.liveCount - (this.#ended.size - this.#endedHiddenCount);
   }
 
-  /** Keys once this decision is applied, but for those that it attaches. */
+  /** Leases that this decision ends so far, those of plain keys included. */
+  get endedCount(): number {
+    return this.#ended.size;
+  }
+
+  /** Keys once this decision is applied, but for those that it attaches; see `State.keyCount`. */
   get keyCount(): number {
     return this.state.keyCount - this.#endedKeyCount - this.#removed.size;
   }
@@ -146,6 +193,24 @@ export class Draft {
 
   renew(renewals: Renewals): void {
     this.#renewals = renewals;
+  }
+
+  /** The command waits for the key. */
+  wait(wait: NewWait): void {
+    this.#waits = wait;
+  }
+
+  /** A command that waited gets its answer. */
+  wake(wake: Wake): void {
+    if (this.#wakes === null) this.#wakes = [wake];
+    else this.#wakes.push(wake);
+  }
+
+  /** The keyspace hears of a change that no op tells. */
+  tell(key: ByteString, event: KeyspaceEvent): void {
+    const told: EngineEvent = { kind: "keyspace", databaseIndex: this.databaseIndex, key, event };
+    if (this.#events === null) this.#events = [told];
+    else this.#events.push(told);
   }
 
   /** The reply reveals a change of this revision. */
@@ -167,15 +232,31 @@ export class Draft {
     return leases.isLive(row) && this.isAlive(row) ? row : NO_LEASE;
   }
 
-  /** The row of a key that a live lease holds in the selected database; NO_KEY when there is none (any more). */
+  /**
+   * The row of whoever holds a key of the selected database, of its first holder when it is shared; NO_KEY when nobody does
+   * (any more).
+   */
   findKey(name: ByteString): KeyRow {
+    const { keys } = this;
+    const row = keys.find(name);
+    if (row >= 0) return this.holderOf(row);
+    this.see(keys.flushedAt);
+    return NO_KEY;
+  }
+
+  /** The row under which a lease, which is alive, holds a key of the selected database, alone or with others; NO_KEY otherwise. */
+  findHolding(name: ByteString, lease: LeaseRow): KeyRow {
     const { keys } = this;
     const row = keys.find(name);
     if (row < 0) {
       this.see(keys.flushedAt);
       return NO_KEY;
     }
-    return this.isHeld(row) ? row : NO_KEY;
+    this.see(keys.changedAt.get(row));
+    const sharing = keys.sharing(row);
+    if (sharing === null) return keys.holder(row) === lease && !this.#isRemoved(row) ? row : NO_KEY;
+    const member = sharing.byLease.get(lease);
+    return member === undefined || this.#isRemoved(member) ? NO_KEY : member;
   }
 
   /** False for a lease past its deadline, which is ended by that, or ended by this command. `row` is live in the state. */
@@ -186,19 +267,29 @@ export class Draft {
     return false;
   }
 
-  /** Whether a row of the selected database, which is not free, is a key that a live lease holds. */
-  isHeld(row: KeyRow): boolean {
+  /** From the tick: ends a plain key of any database if it is past its deadline. */
+  meetKey(databaseIndex: number, name: ByteString): void {
+    const table = this.state.keys(databaseIndex);
+    const row = table.find(name);
+    const holder = row < 0 ? NO_LEASE : table.holder(row);
+    if (holder >= 0 && this.state.leases.isHidden(holder)) this.isAlive(holder);
+  }
+
+  /** As `findKey`, for a row of the selected database that is no member and not free. */
+  holderOf(row: KeyRow): KeyRow {
     const { keys } = this;
-    const { leases } = this.state;
     this.see(keys.changedAt.get(row));
-    const holder = keys.holder(row);
-    if (holder === NO_LEASE) return false;
-    if (!leases.isLive(holder)) {
-      this.see(leases.changedAt(holder));
-      return false;
+    const sharing = keys.sharing(row);
+    if (sharing === null) return this.isHolding(row) ? row : NO_KEY;
+    for (const member of sharing.byLease.values()) {
+      if (this.isHolding(member)) return member;
     }
-    if (this.#removed.size > 0 && this.#removed.has(removedKey(this.#origin.databaseIndex, row))) return false;
-    return this.isAlive(holder);
+    return NO_KEY;
+  }
+
+  /** Whether somebody holds the key of this row of the selected database, which is no member and not free. */
+  isHeld(row: KeyRow): boolean {
+    return this.holderOf(row) !== NO_KEY;
   }
 
   /**
@@ -207,8 +298,33 @@ export class Draft {
    */
   isListed(row: KeyRow): boolean {
     if (this.#ended.size < EXPIRIES_PER_TURN_MAX) return this.isHeld(row);
+    const sharing = this.keys.sharing(row);
+    if (sharing === null) return this.#isHolderLive(row);
+    for (const member of sharing.byLease.values()) {
+      if (this.#isHolderLive(member)) return true;
+    }
+    return false;
+  }
+
+  /** Whether the holder of a row that one holder has is alive, and was not taken off the key by this command. */
+  isHolding(row: KeyRow): boolean {
+    const { leases } = this.state;
+    const holder = this.keys.holder(row);
+    if (holder === NO_LEASE) return false;
+    if (!leases.isLive(holder)) {
+      this.see(leases.changedAt(holder));
+      return false;
+    }
+    return !this.#isRemoved(row) && this.isAlive(holder);
+  }
+
+  #isHolderLive(row: KeyRow): boolean {
     const holder = this.keys.holder(row);
     return holder !== NO_LEASE && this.state.leases.isLive(holder) && !this.deadlines.isPast(holder, this.#nowMs);
+  }
+
+  #isRemoved(row: KeyRow): boolean {
+    return this.#removed.size > 0 && this.#removed.has(removedKey(this.#origin.databaseIndex, row));
   }
 
   /** The expiry that this command met for a lease id; null when it met none. */
@@ -219,13 +335,60 @@ export class Draft {
     return null;
   }
 
+  // Plain keys and values --------------------------------------------------------------------------------------------
+
+  /** Whether a held row of the selected database is a plain key, which no lease holds. */
+  isPlain(row: KeyRow): boolean {
+    return this.state.leases.isHidden(this.keys.holder(row));
+  }
+
+  /** The durable TTL of a plain key; null when it has none, or is no plain key. */
+  ttlOfPlain(row: KeyRow): number | null {
+    const { leases } = this.state;
+    const holder = this.keys.holder(row);
+    return leases.isHidden(holder) && holder !== leases.forever ? leases.ttlMs(holder) : null;
+  }
+
+  /** How a held row of the selected database is held. */
+  modeOf(row: KeyRow): LockMode {
+    const { keys } = this;
+    return keys.isMember(row) ? keys.sharing(keys.find(keys.name(row)))!.mode : EXCLUSIVE;
+  }
+
+  /** Another value under the same token, holder and time. */
+  changeValue(row: KeyRow, value: ByteString, event: KeyspaceEvent): void {
+    const { keys, databaseIndex } = this;
+    const { leases } = this.state;
+    const key = keys.name(row);
+    const token = keys.token.get(row);
+    const sinceUnixMs = keys.sinceUnixMs(row);
+    if (this.isPlain(row)) {
+      const ttlMs = this.ttlOfPlain(row);
+      const op = { kind: "string-put", databaseIndex, key, value, ttlMs, token, sinceUnixMs } as const;
+      this.add({ ...op, keepsTime: true, events: [event] });
+    } else {
+      const leaseId = leases.id(keys.holder(row));
+      const op = { kind: "key-put", databaseIndex, key, leaseId, value, token, sinceUnixMs } as const;
+      this.add({ ...op, mode: this.modeOf(row), valueOnly: true, event });
+    }
+  }
+
+  /** 16 hexadecimal digits. */
+  digestOf(value: ByteString): ByteString {
+    return this.#digest(value);
+  }
+
   // Ends ------------------------------------------------------------------------------------------------------------
 
-  /** Ends a live lease with all its keys. */
+  /** Ends a live lease with all its keys, or the plain key of a hidden one. Commands of the lease that wait are told. */
   endLease(row: LeaseRow, reason: LeaseEndReason): void {
     const { leases } = this.state;
-    const keys = this.#keysOf(row);
     this.#ended.add(row);
+    if (leases.isHidden(row)) {
+      this.#expireString(row);
+      return;
+    }
+    const keys = this.#keysOf(row);
     this.#endedKeyCount += keys.length;
     this.add({
       kind: "lease-end",
@@ -235,20 +398,52 @@ export class Draft {
       by: reason === "expired" ? "" : this.owner,
       keys,
     });
+    if (this.waiters.count === 0) return;
+    for (const waiter of this.waiters.ofLease(row)) this.wakeAll(waiter, noLease(leases.id(row)));
   }
 
-  /** Takes a held key of the selected database from its lease. */
+  /** Every command that waits in this place of a queue gets this answer. */
+  wakeAll(waiter: Waiter, reply: Reply): void {
+    for (const ask of waiter.asks) this.wake({ waitId: ask.id, reply });
+  }
+
+  /** The end of a plain key by its deadline. */
+  #expireString(row: LeaseRow): void {
+    this.#endedHiddenCount += 1;
+    const databaseIndex = this.state.leases.databaseOfHidden(row);
+    const table = this.state.keys(databaseIndex);
+    const key = table.firstOf(row);
+    if (key === NO_KEY) return;
+    this.#endedKeyCount += 1;
+    this.add({ kind: "string-end", databaseIndex, key: table.name(key), token: table.token.get(key), reason: "expired" });
+  }
+
+  /** Takes a held key of the selected database from all who hold it. `row`: what `findKey` found. */
+  takeKey(row: KeyRow, reason: "deleted" | "taken"): void {
+    const { keys } = this;
+    const sharing = keys.isMember(row) ? keys.sharing(keys.find(keys.name(row))) : null;
+    if (sharing === null) {
+      this.endKey(row, reason);
+      return;
+    }
+    for (const member of sharing.byLease.values()) {
+      if (this.isHolding(member)) this.endKey(member, reason);
+    }
+  }
+
+  /** Takes a held key of the selected database from the one holder whose row this is. A plain key is deleted or taken. */
   endKey(row: KeyRow, reason: KeyEndReason): void {
     const { keys, databaseIndex } = this;
+    const { leases } = this.state;
+    const holder = keys.holder(row);
+    const key = keys.name(row);
+    const token = keys.token.get(row);
     this.#removed.add(removedKey(databaseIndex, row));
-    this.add({
-      kind: "key-end",
-      databaseIndex,
-      key: keys.name(row),
-      leaseId: this.state.leases.id(keys.holder(row)),
-      token: keys.token.get(row),
-      reason,
-    });
+    if (leases.isHidden(holder)) {
+      this.add({ kind: "string-end", databaseIndex, key, token, reason: reason === "taken" ? "taken" : "deleted" });
+    } else {
+      this.add({ kind: "key-end", databaseIndex, key, leaseId: leases.id(holder), token, reason });
+    }
   }
 
   #keysOf(lease: LeaseRow): readonly HeldKey[] {

@@ -14,6 +14,8 @@ export const ERROR_CODES = {
   NOLEASE: "there is no live lease of that id: never granted, expired or revoked",
   LEASEEXISTS: "a live lease has that id already",
   LEASED: "the key's expiry belongs to its lease",
+  DEADLOCK: "waiting for the key would close a cycle of leases that wait for each other",
+  WRONGMODE: "the key is held, or waited for by the same lease, in a mode that does not go together with the one asked for",
   READONLY: "this node does not hold the primary role",
   LOADING: "this node holds the primary role and is still loading",
   OOM: "a limit of the server is reached; keep-alive, release, revoke and expiry go on",
@@ -72,6 +74,11 @@ export const permitsInvalid = (given: ByteString, maximum: number): ErrorReply =
 export const tokenInvalid = (given: ByteString): ErrorReply =>
   error("ERR", `invalid token '${quoteForError(given)}': must be a whole number, as LOCK.ACQUIRE answered it`);
 
+export const wrongMode = (key: ByteString, mode: string): ErrorReply =>
+  error("WRONGMODE", `key '${quoteForError(key)}' is held or waited for in mode ${mode}`);
+/** `cycle`: who waits for what of whom, as text. */
+export const deadlock = (cycle: string): ErrorReply => error("DEADLOCK", `waiting would close a cycle: ${cycle}`);
+
 // Role --------------------------------------------------------------------------------------------------------------
 
 export const READONLY = error("READONLY", "You can't write against a read only replica.");
@@ -82,6 +89,9 @@ export const LOADING = error("LOADING", "Leasehold is loading the leases from it
 export const SYNTAX_ERROR = error("ERR", "syntax error");
 export const NOT_AN_INTEGER = error("ERR", "value is not an integer or out of range");
 export const NOT_A_FLOAT = error("ERR", "value is not a valid float");
+export const OVERFLOW = error("ERR", "increment or decrement would overflow");
+export const NOT_A_FINITE_NUMBER = error("ERR", "increment would produce NaN or Infinity");
+export const STRING_TOO_LONG = error("ERR", "string exceeds maximum allowed size (proto-max-bulk-len)");
 export const invalidExpireTime = (commandName: string): ErrorReply =>
   error("ERR", `invalid expire time in '${commandName}' command`);
 export const INVALID_CURSOR = error("ERR", "invalid cursor");

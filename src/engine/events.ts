@@ -1,5 +1,5 @@
 import { unreachable } from "./invariant.js";
-import type { LeaseEndOp, Op } from "./op.js";
+import type { KeyspaceEvent, LeaseEndOp, Op, StringEndOp } from "./op.js";
 import type { ByteString } from "./reply.js";
 
 /**
@@ -11,6 +11,8 @@ import type { ByteString } from "./reply.js";
  * Invariant: one op gives the same events each time, each event once.
  */
 
+export type { KeyspaceEvent } from "./op.js";
+
 export type EngineEvent =
   /** Always published: channel `lease:<id>`. `message` is e.g. `expired late-ms=3`, `revoked by=<client>`, `forced`. */
   | { readonly kind: "lease"; readonly id: ByteString; readonly message: ByteString }
@@ -21,10 +23,11 @@ export type EngineEvent =
       readonly kind: "keyspace";
       readonly databaseIndex: number;
       readonly key: ByteString;
-      readonly event: "set" | "del" | "expired";
+      readonly event: KeyspaceEvent;
     };
 
 const NO_EVENTS: readonly EngineEvent[] = [];
+const NO_NAMES: readonly KeyspaceEvent[] = [];
 
 /** The events of one op, in the order in which they are to be published. */
 export function eventsOf(op: Op): readonly EngineEvent[] {
@@ -32,10 +35,19 @@ export function eventsOf(op: Op): readonly EngineEvent[] {
     case "lease-put":
     case "flush-database":
     case "flush-all":
+    case "script-put":
+    case "script-end":
+    case "scripts-flush":
       return NO_EVENTS;
+    case "string-put": {
+      const { databaseIndex, key, events } = op;
+      return (events ?? NO_NAMES).map((event) => ({ kind: "keyspace", databaseIndex, key, event }));
+    }
+    case "string-end":
+      return eventsOfStringEnd(op);
     case "key-put": {
       const { databaseIndex, key } = op;
-      const set: EngineEvent = { kind: "keyspace", databaseIndex, key, event: "set" };
+      const set: EngineEvent = { kind: "keyspace", databaseIndex, key, event: op.event ?? "set" };
       if (op.valueOnly === true) return [set];
       return [{ kind: "lock", key, message: `acquired ${op.leaseId} ${op.token}` }, set];
     }
@@ -51,6 +63,12 @@ export function eventsOf(op: Op): readonly EngineEvent[] {
     default:
       return unreachable(op);
   }
+}
+
+/** A plain key is nobody's lock: only the keyspace hears of it. */
+function eventsOfStringEnd({ databaseIndex, key, reason }: StringEndOp): readonly EngineEvent[] {
+  if (reason === "taken") return NO_EVENTS;
+  return [{ kind: "keyspace", databaseIndex, key, event: reason === "expired" ? "expired" : "del" }];
 }
 
 function eventsOfEnd(op: LeaseEndOp): readonly EngineEvent[] {

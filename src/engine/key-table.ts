@@ -1,4 +1,6 @@
-import { Float64Column, Int32Column, ReferenceColumn, RowAllocator, SparseInt32Column } from "./columns.js";
+import { Float64Column, Int32Column, ReferenceColumn, RowAllocator, SparseInt32Column, Uint16Column } from "./columns.js";
+import type { LockMode } from "./command.js";
+import { invariant } from "./invariant.js";
 import { NO_LEASE, type LeaseRow } from "./lease-table.js";
 import { NameIndex } from "./name-index.js";
 import type { Revision, Token } from "./op.js";
@@ -15,11 +17,14 @@ import type { ByteString } from "./reply.js";
  * when the key vanished; a new put of the same name takes it up again. A key whose lease has ended still names that lease as its
  * holder: whoever looks at a key has to ask whether its holder is alive.
  *
- * Locks with several holders and plain keys without a lease enter here: the holder of a row is the one place that says
- * who holds a key.
+ * A plain key is held by a hidden lease (`lease-table.ts`). A key that several leases may hold at once (LOCK.ACQUIRE with SHARED or LIMIT)
+ * has one row for the key, with SHARED in the place of its holder, and one more row for each holder, a member: members have the
+ * key's name too, but the index names the key's row, which stays the same for as long as anybody holds the key. Members are in
+ * their holders' rings, with value and token of their own, and go at once when their lease ends.
  *
  * Invariants:
- *  - a row is in exactly one ring, its holder's, or in none when it has no holder
+ *  - a row is in exactly one ring, its holder's, or in none when it has no holder or several
+ *  - a shared key has a member; members of one key have different holders and tokens
  *  - `liveCount` counts the keys of live leases, at once when a lease ends, whatever is still to be swept
  */
 
@@ -29,12 +34,28 @@ export type KeyRow = number;
 /** No key. */
 export const NO_KEY: KeyRow = -1;
 
+/** In the place of a holder: the key is shared, its holders have rows of their own. */
+export const SHARED: LeaseRow = -2;
+
+/** Who shares a key: member rows, oldest first. */
+export class Sharing {
+  readonly mode: LockMode;
+  readonly byLease = new Map<LeaseRow, KeyRow>();
+  readonly byToken = new Map<Token, KeyRow>();
+
+  constructor(mode: LockMode) {
+    this.mode = mode;
+  }
+}
+
 export class KeyTable {
   readonly #names = new ReferenceColumn<ByteString>();
   readonly #values = new ReferenceColumn<ByteString>();
   readonly #holders = new Int32Column(NO_LEASE);
   readonly #next = new Int32Column();
   readonly #previous = new Int32Column();
+  readonly #isMember = new Uint16Column();
+  readonly #sinceUnixMs = new Float64Column();
   readonly token = new Float64Column();
   /** The revision of the newest change of the key, its end included. */
   readonly changedAt = new Float64Column();
@@ -45,6 +66,8 @@ export class KeyTable {
     this.#holders,
     this.#next,
     this.#previous,
+    this.#isMember,
+    this.#sinceUnixMs,
     this.token,
     this.changedAt,
   ]);
@@ -54,8 +77,12 @@ export class KeyTable {
   readonly #ringEnds = new SparseInt32Column();
   readonly #ringSizes = new SparseInt32Column();
 
-  /** Keys of live leases. */
+  readonly #sharings = new Map<KeyRow, Sharing>();
+
+  /** Keys of live leases; a shared key counts once. */
   liveCount = 0;
+  /** Members of all shared keys. */
+  memberCount = 0;
   /** The newest change of any key of this database. */
   anyChangedAt: Revision;
   /** The flush that this table began with: a name that is in no row may have vanished then. */
@@ -79,7 +106,22 @@ export class KeyTable {
     return this.#values.get(row) ?? "";
   }
 
-  /** The lease that holds the key, alive or not; NO_LEASE for a row that is ended or free. */
+  /** Wall clock at which the holder got the key, for people; 0 when that is not known. */
+  sinceUnixMs(row: KeyRow): number {
+    return this.#sinceUnixMs.get(row);
+  }
+
+  /** True for a row that is one of the holders of a shared key, and no key itself. */
+  isMember(row: KeyRow): boolean {
+    return this.#isMember.get(row) !== 0;
+  }
+
+  /** The holders of a shared key; null for any other row. */
+  sharing(row: KeyRow): Sharing | null {
+    return this.#holders.get(row) === SHARED ? this.#sharings.get(row)! : null;
+  }
+
+  /** The lease that holds the key, alive or not; NO_LEASE for a row that is ended or free, SHARED when several may. */
   holder(row: KeyRow): LeaseRow {
     return this.#holders.get(row);
   }
@@ -115,11 +157,71 @@ export class KeyTable {
     return row;
   }
 
-  write(row: KeyRow, value: ByteString, token: Token, revision: Revision): void {
+  write(row: KeyRow, value: ByteString, token: Token, sinceUnixMs: number, revision: Revision): void {
     this.#values.set(row, value);
+    this.#sinceUnixMs.set(row, sinceUnixMs);
     this.token.set(row, token);
+    this.touch(row, revision);
+  }
+
+  /** The key changed at `revision`. */
+  touch(row: KeyRow, revision: Revision): void {
     this.changedAt.set(row, revision);
     this.anyChangedAt = revision;
+  }
+
+  /** The member row of a lease that shares the key, or is to share it from now on. `row` has no holder, or is shared in this mode. */
+  memberFor(row: KeyRow, lease: LeaseRow, mode: LockMode): KeyRow {
+    let sharing = this.sharing(row);
+    if (sharing === null) {
+      invariant(this.#holders.get(row) === NO_LEASE, "a key is held in one mode at a time");
+      sharing = new Sharing(mode);
+      this.#sharings.set(row, sharing);
+      this.#holders.set(row, SHARED);
+      this.#values.set(row, null);
+    }
+    let member = sharing.byLease.get(lease);
+    if (member === undefined) {
+      member = this.rows.take();
+      this.#names.set(member, this.#names.get(row));
+      this.#isMember.set(member, 1);
+      sharing.byLease.set(lease, member);
+      this.memberCount += 1;
+      this.link(member, lease);
+    }
+    return member;
+  }
+
+  /** After a member was written: it is found by its token. */
+  noteToken(row: KeyRow, member: KeyRow): void {
+    this.sharing(row)?.byToken.set(this.token.get(member), member);
+  }
+
+  /** Takes a member out of a shared key. Returns false when none is left: then the row has no holder any more. */
+  removeMember(row: KeyRow, member: KeyRow): boolean {
+    const sharing = this.sharing(row);
+    invariant(sharing !== null, "a member has a key");
+    sharing.byLease.delete(this.#holders.get(member));
+    sharing.byToken.delete(this.token.get(member));
+    this.unlink(member);
+    this.#isMember.set(member, 0);
+    this.#names.set(member, null);
+    this.#values.set(member, null);
+    this.rows.free(member);
+    this.memberCount -= 1;
+    if (sharing.byLease.size > 0) return true;
+    this.#sharings.delete(row);
+    this.#holders.set(row, NO_LEASE);
+    return false;
+  }
+
+  /** Brings the members of every shared key into the order of their tokens: rows of a store come in another one. */
+  orderMembers(): void {
+    for (const sharing of this.#sharings.values()) {
+      const members = [...sharing.byLease].sort(([, a], [, b]) => this.token.get(a) - this.token.get(b));
+      sharing.byLease.clear();
+      for (const [lease, member] of members) sharing.byLease.set(lease, member);
+    }
   }
 
   /** Puts a row without a holder into the ring of a lease. */
@@ -160,8 +262,7 @@ export class KeyTable {
   /** Marks an unlinked row as ended at `revision`. */
   end(row: KeyRow, revision: Revision): void {
     this.#values.set(row, null);
-    this.changedAt.set(row, revision);
-    this.anyChangedAt = revision;
+    this.touch(row, revision);
   }
 
   /** Frees a row without a holder. */

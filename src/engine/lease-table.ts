@@ -6,6 +6,10 @@ import type { ByteString } from "./reply.js";
 /**
  * All leases, one row each, as the disk knows them (deadlines live in `deadlines.ts`). Only `state.ts` writes here.
  *
+ * Plain keys need somebody to hold them too. A key with a TTL of its own has a hidden lease, which nobody can name: so deadlines,
+ * wheel, rebuild and expiry serve leases and plain keys alike. It has no id, is in no index, counts nowhere, and goes with its key.
+ * All keys without a TTL are held by one hidden lease that never ends, `forever`.
+ *
  * A row is live, ended or free. An ended row stays, still found by its id, until the end is durable: it is what remembers at
  * which revision the lease vanished (a reply that says "no such lease" has to wait for that), and what makes the keys of a
  * dead lease count as absent long before they are removed one by one.
@@ -24,6 +28,11 @@ export const NO_LEASE: LeaseRow = -1;
 const FREE = 0;
 const LIVE = 1;
 const ENDED = 2;
+/** Alive as well, but without an id: the lease of a plain key. */
+const HIDDEN = 3;
+
+/** Set in the statuses of what is alive. */
+const ALIVE_BIT = 1;
 
 /**
  * The fields of `LeaseTable.numbers`. The first three are what only the primary knows and belong to `deadlines.ts`; they lie here
@@ -63,8 +72,12 @@ export class LeaseTable {
   /** Leases whose id the server chose, by the nonce of the request. */
   readonly #byNonce = new NameIndex();
 
-  /** Live leases. */
+  /** Live leases, hidden ones not among them. */
   liveCount = 0;
+  /** Hidden leases, `forever` among them. */
+  hiddenCount = 0;
+  /** The hidden lease that holds the plain keys without a TTL; NO_LEASE until the first such key comes. */
+  forever: LeaseRow = NO_LEASE;
   /** The newest grant, end or flush of any lease. */
   anyChangedAt: Revision = 0;
   /** The newest FLUSHALL: an id that is in no row may have vanished then. */
@@ -75,7 +88,7 @@ export class LeaseTable {
     return this.#byId.get(id);
   }
 
-  /** The row of a live lease, NO_LEASE otherwise. */
+  /** The row of a live lease, NO_LEASE otherwise. A hidden lease is found by no id. */
   findLive(id: ByteString): LeaseRow {
     const row = this.#byId.get(id);
     return row >= 0 && this.numbers.get(row, STATUS) === LIVE ? row : NO_LEASE;
@@ -86,8 +99,14 @@ export class LeaseTable {
     return this.#byNonce.get(nonce);
   }
 
+  /** True for a lease that has not ended, hidden ones included. */
   isLive(row: LeaseRow): boolean {
-    return this.numbers.get(row, STATUS) === LIVE;
+    return (this.numbers.get(row, STATUS) & ALIVE_BIT) !== 0;
+  }
+
+  /** True for the lease of a plain key. */
+  isHidden(row: LeaseRow): boolean {
+    return this.numbers.get(row, STATUS) === HIDDEN;
   }
 
   isEnded(row: LeaseRow): boolean {
@@ -162,6 +181,40 @@ export class LeaseTable {
     return row;
   }
 
+  /** The lease of a plain key with a TTL; `databaseIndex` is the key's. */
+  putHidden(ttlMs: number, databaseIndex: number): LeaseRow {
+    const row = this.rows.take();
+    this.numbers.set(row, STATUS, HIDDEN);
+    this.numbers.set(row, DURABLE_TTL, ttlMs);
+    this.numbers.set(row, CHANGED_AT, 0);
+    this.#databases.set(row, 1 << databaseIndex);
+    this.hiddenCount += 1;
+    return row;
+  }
+
+  /** The lease of plain keys without a TTL. */
+  putForever(): LeaseRow {
+    if (this.forever === NO_LEASE) this.forever = this.putHidden(Infinity, 0);
+    return this.forever;
+  }
+
+  /** The TTL of a plain key is another one now. */
+  setHiddenTtl(row: LeaseRow, ttlMs: number): void {
+    this.numbers.set(row, DURABLE_TTL, ttlMs);
+  }
+
+  /** The database of the one key that a hidden lease with a TTL holds. */
+  databaseOfHidden(row: LeaseRow): number {
+    return 31 - Math.clz32(this.#databases.get(row));
+  }
+
+  /** Frees a hidden lease, whose deadline was cancelled. */
+  freeHidden(row: LeaseRow): void {
+    this.numbers.set(row, STATUS, FREE);
+    this.hiddenCount -= 1;
+    this.rows.free(row);
+  }
+
   /** A key was attached to the lease or left it, in this database. */
   noteKeyChange(row: LeaseRow, databaseIndex: number, revision: Revision): void {
     this.numbers.set(row, KEYS_CHANGED_AT, revision);
@@ -198,6 +251,8 @@ export class LeaseTable {
     this.#byId.clear();
     this.#byNonce.clear();
     this.liveCount = 0;
+    this.hiddenCount = 0;
+    this.forever = NO_LEASE;
     this.anyChangedAt = revision;
     this.flushedAt = revision;
   }

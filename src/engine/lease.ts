@@ -1,12 +1,11 @@
-import type { Command, KeyValue } from "./command.js";
-import type { Draft } from "./draft.js";
-import { Repetition, Shortening } from "./draft.js";
+import type { Command, KeyValue, LockMode } from "./command.js";
+import { EXCLUSIVE, Repetition, Shortening, type Draft } from "./draft.js";
 import type { EndedLeases } from "./ended-leases.js";
 import { duplicateKey, leaseExists, limitReached, noLease } from "./errors.js";
 import { compileGlob } from "./glob.js";
 import { NO_KEY } from "./key-table.js";
 import { NO_LEASE, type LeaseRow } from "./lease-table.js";
-import type { LeaseRequest } from "./op.js";
+import type { LeaseRequest, Token } from "./op.js";
 import { MapReply, type ByteString, type ErrorReply, type Reply } from "./reply.js";
 import { scanRows } from "./scan.js";
 
@@ -52,7 +51,7 @@ export function grantLease(draft: Draft, command: CommandOf<"lease-grant">): Rep
     owner: draft.owner,
   });
   for (const { key, value } of keys) {
-    draft.add({ kind: "key-put", databaseIndex: draft.databaseIndex, key, leaseId: id, value, token });
+    hold(draft, id, key, value, EXCLUSIVE);
   }
   return [id, ttlMs, token];
 }
@@ -181,10 +180,10 @@ export function revokeLeases(draft: Draft, ids: readonly ByteString[]): Reply {
 }
 
 /** From the tick. A lease that is alive again, or gone, is left alone: looking it up ends those past their deadline. */
-export function expireLeases(draft: Draft, ids: readonly ByteString[]): Reply {
-  const before = draft.leaseCount;
+export function expireLeases(draft: Draft, { ids, keys }: CommandOf<"lease-expire">): Reply {
   for (const id of ids) draft.findLease(id);
-  return before - draft.leaseCount;
+  for (const { databaseIndex, key } of keys) draft.meetKey(databaseIndex, key);
+  return draft.endedCount;
 }
 
 // Keys of a lease ---------------------------------------------------------------------------------------------------
@@ -193,26 +192,30 @@ export function attachKey(draft: Draft, command: CommandOf<"lease-attach">): Rep
   const { id, key, value } = command;
   const lease = draft.findLease(id);
   if (lease === NO_LEASE) return noLease(id);
-  const { keys, databaseIndex } = draft;
+  const { keys } = draft;
   const held = draft.findKey(key);
-  if (held !== NO_KEY && keys.holder(held) === lease) {
-    const token = keys.token.get(held);
-    if (keys.value(held) !== value) {
-      draft.add({ kind: "key-put", databaseIndex, key, leaseId: id, value, token, valueOnly: true });
-    }
-    return token;
+  // One that it shares with others, or might, is as held by another: ATTACH promises the key to this lease alone.
+  if (held !== NO_KEY && keys.holder(held) === lease && !keys.isMember(held)) {
+    if (keys.value(held) !== value) draft.changeValue(held, value, "set");
+    return keys.token.get(held);
   }
   if (held !== NO_KEY && !command.force) return null;
 
-  const refusal = refuseAttach(draft, lease, held === NO_KEY);
+  const refusal = refuseHold(draft, lease, held === NO_KEY);
   if (refusal !== null) return refusal;
-  if (held !== NO_KEY) draft.endKey(held, "taken");
-  const token = draft.revision;
-  draft.add({ kind: "key-put", databaseIndex, key, leaseId: id, value, token });
+  if (held !== NO_KEY) draft.takeKey(held, "taken");
+  return hold(draft, id, key, value, EXCLUSIVE);
+}
+
+/** The lease gets the key. Returns the token. */
+export function hold(draft: Draft, leaseId: ByteString, key: ByteString, value: ByteString, mode: LockMode): Token {
+  const { databaseIndex, revision: token } = draft;
+  draft.add({ kind: "key-put", databaseIndex, key, leaseId, value, token, mode, sinceUnixMs: draft.unixMs });
   return token;
 }
 
-function refuseAttach(draft: Draft, lease: LeaseRow, isNewKey: boolean): ErrorReply | null {
+/** `isNewKey`: nobody held it, or it is held once more. */
+export function refuseHold(draft: Draft, lease: LeaseRow, isNewKey: boolean): ErrorReply | null {
   const { keysPerLeaseMax, keysMax } = draft.limits;
   if (draft.state.keyCountOf(lease) >= keysPerLeaseMax) return limitReached("keys per lease", keysPerLeaseMax);
   if (isNewKey && draft.keyCount >= keysMax) return limitReached("keys", keysMax);
@@ -224,8 +227,8 @@ export function detachKeys(draft: Draft, command: CommandOf<"lease-detach">): Re
   if (lease === NO_LEASE) return noLease(command.id);
   let count = 0;
   for (const key of command.keys) {
-    const row = draft.findKey(key);
-    if (row === NO_KEY || draft.keys.holder(row) !== lease) continue;
+    const row = draft.findHolding(key, lease);
+    if (row === NO_KEY) continue;
     draft.endKey(row, "detached");
     count += 1;
   }
@@ -292,7 +295,7 @@ export function scanLeases(draft: Draft, command: CommandOf<"lease-scan">): Repl
   const matches = command.match === null ? null : compileGlob(command.match);
   const ids: ByteString[] = [];
   const cursor = scanRows(leases.rows, command.cursor, command.count, (row) => {
-    if (!leases.isLive(row) || !draft.isAlive(row)) return false;
+    if (!leases.isLive(row) || leases.isHidden(row) || !draft.isAlive(row)) return false;
     const id = leases.id(row);
     if (matches === null || matches(id)) ids.push(id);
     return true;

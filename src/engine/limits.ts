@@ -55,6 +55,19 @@ export const SWEPT_PER_CALL_MAX = 1_000;
 export const SPREAD_TTL_FRACTION = 0.1;
 export const SPREAD_MS_MAX = 60_000;
 
+/** Queues of waiters looked at in one turn: each may be a row to write and a reply to send (about 2 ms). The rest follows at once. */
+export const HAND_OVERS_PER_TURN_MAX = 1_000;
+
+/** Holders and waiters that LOCK.INFO names, each; it counts all of them. */
+export const LOCK_INFO_LISTED_MAX = 100;
+
+/** Steps from lease to lease that the search for a cycle takes before a wait is let in unexamined (about 1 ms). */
+export const DEADLOCK_STEPS_MAX = 10_000;
+
+/** Scripts kept for EVALSHA, and the bytes of their sources: a client that makes a new script for each call must not fill the memory. */
+export const SCRIPTS_MAX = 1_000;
+export const SCRIPT_BYTES_MAX = 16 * 1024 * 1024;
+
 export interface EngineLimits {
   /** Leases in all. V8's Map ends at 16.7 million entries; 10 million leave room and are about 3 GB. */
   readonly leasesMax: number;
@@ -62,6 +75,9 @@ export interface EngineLimits {
   readonly keysPerLeaseMax: number;
   /** Keys in all, for the same reason as leases. */
   readonly keysMax: number;
+  /** Commands that wait for one key, and in all: a waiter is about 1 KB. */
+  readonly waitersPerKeyMax: number;
+  readonly waitersMax: number;
   /** Bound of the clocks' rate error: every deadline is padded by this share of its TTL, in thousandths. 2 = 0.2 %. */
   readonly clockErrorPerMille: number;
 }
@@ -70,5 +86,7 @@ export const DEFAULT_ENGINE_LIMITS: EngineLimits = {
   leasesMax: 10_000_000,
   keysPerLeaseMax: 100_000,
   keysMax: 10_000_000,
+  waitersPerKeyMax: 100_000,
+  waitersMax: 1_000_000,
   clockErrorPerMille: 2,
 };

@@ -1,3 +1,4 @@
+import type { KeyName, LockMode } from "./command.js";
 import type { ByteString } from "./reply.js";
 
 /**
@@ -22,8 +23,18 @@ export type Token = number;
 /** Why a lease came to its end. `forced`: somebody other than its owner ended it (FLUSHALL). */
 export type LeaseEndReason = "expired" | "revoked" | "forced";
 
-/** Why a key left its lease. `lease`: it went with the lease. `taken`: another lease or a plain SET took it by force. */
-export type KeyEndReason = "detached" | "deleted" | "taken" | "lease";
+/**
+ * Why a key left its lease. `released`: LOCK.RELEASE. `lease`: it went with the lease. `taken`: another lease or a plain SET took it by
+ * force.
+ */
+export type KeyEndReason = "detached" | "released" | "deleted" | "taken" | "lease";
+
+/** Why a plain key ended. `taken`: a lease took it by force. */
+export type StringEndReason = "deleted" | "expired" | "taken";
+
+/** What the keyspace notifications call a change, in Redis's words. */
+export type KeyspaceEvent =
+  "set" | "del" | "expired" | "expire" | "persist" | "append" | "setrange" | "incrby" | "incrbyfloat";
 
 /** A lease is granted, or its durable TTL is made longer (then with the token it has). */
 export interface LeasePutOp {
@@ -61,11 +72,6 @@ export interface LeaseEndOp {
   readonly keys: readonly HeldKey[];
 }
 
-export interface KeyName {
-  readonly databaseIndex: number;
-  readonly key: ByteString;
-}
-
 /** A key and the token under which its lease held it. */
 export interface HeldKey extends KeyName {
   readonly token: Token;
@@ -79,8 +85,14 @@ export interface KeyPutOp {
   readonly leaseId: ByteString;
   readonly value: ByteString;
   readonly token: Token;
+  /** How the lease holds it. Of a key that is not held exclusively, every holder has an op and a row of its own. */
+  readonly mode: LockMode;
+  /** Wall-clock milliseconds at which the lease got the key: for people to read. */
+  readonly sinceUnixMs: number;
   /** True when the lease held the key before, so that nobody acquires anything: only the value changes. */
   readonly valueOnly?: true;
+  /** What the keyspace hears; absent: `set`. */
+  readonly event?: KeyspaceEvent;
 }
 
 /** A key leaves the lease that holds it. */
@@ -94,16 +106,74 @@ export interface KeyEndOp {
   readonly reason: KeyEndReason;
 }
 
+/** A plain key, one that no lease holds, gets a value or another TTL. */
+export interface StringPutOp {
+  readonly kind: "string-put";
+  readonly databaseIndex: number;
+  readonly key: ByteString;
+  readonly value: ByteString;
+  /** The durable upper bound of the key's life, in milliseconds; null: it lives until it is deleted. */
+  readonly ttlMs: number | null;
+  /** The revision at which the key got into being, or was set to another value. Changes of its value alone leave it. */
+  readonly token: Token;
+  /** Wall-clock milliseconds of the same: for people to read. */
+  readonly sinceUnixMs: number;
+  /** True when the key's time goes on as it was; otherwise it has the whole TTL from now on. */
+  readonly keepsTime?: true;
+  /** What the keyspace hears, in this order. Absent in what a store hands over. */
+  readonly events?: readonly KeyspaceEvent[];
+}
+
+/** A plain key ends. */
+export interface StringEndOp {
+  readonly kind: "string-end";
+  readonly databaseIndex: number;
+  readonly key: ByteString;
+  readonly token: Token;
+  readonly reason: StringEndReason;
+}
+
+/** A script is kept for EVALSHA. */
+export interface ScriptPutOp {
+  readonly kind: "script-put";
+  /** SHA-1 of the body, 40 hexadecimal digits in lower case. */
+  readonly sha: ByteString;
+  readonly body: ByteString;
+  /** Loaded by SCRIPT LOAD: it is never dropped for a newer one. */
+  readonly isPinned: boolean;
+}
+
+export interface ScriptEndOp {
+  readonly kind: "script-end";
+  readonly sha: ByteString;
+}
+
+/** SCRIPT FLUSH. */
+export interface ScriptsFlushOp {
+  readonly kind: "scripts-flush";
+}
+
 /** All keys of one database go; the leases stay. */
 export interface FlushDatabaseOp {
   readonly kind: "flush-database";
   readonly databaseIndex: number;
 }
 
-/** All keys of all databases and all leases go. The revision goes on counting. */
+/** All keys of all databases and all leases go. The revision goes on counting, scripts stay. */
 export interface FlushAllOp {
   readonly kind: "flush-all";
   readonly by: ByteString;
 }
 
-export type Op = LeasePutOp | LeaseEndOp | KeyPutOp | KeyEndOp | FlushDatabaseOp | FlushAllOp;
+export type Op =
+  | LeasePutOp
+  | LeaseEndOp
+  | KeyPutOp
+  | KeyEndOp
+  | StringPutOp
+  | StringEndOp
+  | ScriptPutOp
+  | ScriptEndOp
+  | ScriptsFlushOp
+  | FlushDatabaseOp
+  | FlushAllOp;

@@ -20,6 +20,21 @@ export function replay(state: State, op: Op, revision: Revision): void {
     case "key-end":
       state.endKey(op, revision);
       return;
+    case "string-put":
+      state.putString(op, revision);
+      return;
+    case "string-end":
+      state.endString(op, revision);
+      return;
+    case "script-put":
+      state.scripts.put(op, revision);
+      return;
+    case "script-end":
+      state.scripts.end(op.sha, revision);
+      return;
+    case "scripts-flush":
+      state.scripts.clear(revision);
+      return;
     case "flush-database":
       state.flushDatabase(op.databaseIndex, revision);
       return;

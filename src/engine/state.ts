@@ -1,10 +1,11 @@
 import { invariant } from "./invariant.js";
 import { DATABASE_COUNT } from "./limits.js";
 import { Graves } from "./graves.js";
-import { KeyTable, NO_KEY } from "./key-table.js";
+import { KeyTable, NO_KEY, SHARED, type KeyRow } from "./key-table.js";
 import { LeaseTable, NO_LEASE, type LeaseRow } from "./lease-table.js";
-import type { KeyEndOp, KeyPutOp, LeasePutOp, Revision } from "./op.js";
+import type { KeyEndOp, KeyPutOp, LeasePutOp, Revision, StringEndOp, StringPutOp } from "./op.js";
 import type { ByteString } from "./reply.js";
+import { ScriptTable } from "./script-table.js";
 
 /**
  * Leases and keys as the disk knows them, and the revision counter. `replay.ts` is the only caller of the methods that
@@ -21,9 +22,12 @@ export class State {
   /** The newest revision; 0 in a new store. */
   revision: Revision = 0;
   readonly leases = new LeaseTable();
+  readonly scripts = new ScriptTable();
   readonly #tables: KeyTable[] = Array.from({ length: DATABASE_COUNT }, () => new KeyTable(0));
   readonly #leaseGraves = new Graves();
   readonly #keyGraves: Graves[] = Array.from({ length: DATABASE_COUNT }, () => new Graves());
+  /** Tables that a FLUSHDB emptied, with the rows still to be looked at: the hidden leases of their keys are freed in slices. */
+  #flushed: { readonly table: KeyTable; rowsLeft: number }[] = [];
 
   /** The keys of one database. The object is another one after a flush: do not keep it. */
   keys(databaseIndex: number): KeyTable {
@@ -32,10 +36,10 @@ export class State {
     return table;
   }
 
-  /** Keys of live leases, in all databases. */
+  /** Keys of live leases, in all databases; a shared key counts as often as it is held. For limits: memory goes by this number. */
   get keyCount(): number {
     let sum = 0;
-    for (const table of this.#tables) sum += table.liveCount;
+    for (const table of this.#tables) sum += table.liveCount + table.memberCount;
     return sum;
   }
 
@@ -54,6 +58,11 @@ export class State {
     let newest = 0;
     for (const table of this.#tables) newest = Math.max(newest, table.flushedAt);
     return newest;
+  }
+
+  /** Whether hidden leases without a key may be there: those of a FLUSHDB that is still being swept. */
+  get hasStrays(): boolean {
+    return this.#flushed.length > 0;
   }
 
   /** Ended leases that wait to be swept. */
@@ -81,6 +90,7 @@ export class State {
     for (let index = 0; bits !== 0; index += 1, bits >>>= 1) {
       if ((bits & 1) === 0) continue;
       const table = this.keys(index);
+      if (table.memberCount > 0) this.#leaveSharedKeys(index, row, revision);
       const count = table.countOf(row);
       if (count === 0) continue;
       table.liveCount -= count;
@@ -89,13 +99,19 @@ export class State {
     this.#leaseGraves.push(row, revision);
   }
 
-  /** Attaches a key to a live lease, whoever held it, or changes its value. */
+  /** Attaches a key to a live lease, whoever held it, or changes its value. A shared key gets one more holder. */
   putKey(op: KeyPutOp, revision: Revision): void {
     const lease = this.leases.findLive(op.leaseId);
     invariant(lease !== NO_LEASE, "a key is attached to a live lease");
     const table = this.keys(op.databaseIndex);
     const row = table.rowFor(op.key);
+    this.leases.noteKeyChange(lease, op.databaseIndex, revision);
+    if (op.mode.kind !== "exclusive") {
+      this.#share(op, row, lease, revision);
+      return;
+    }
     const former = table.holder(row);
+    invariant(former !== SHARED && !(former >= 0 && this.leases.isHidden(former)), "a key is held in one mode at a time");
     if (former !== lease) {
       if (former !== NO_LEASE) {
         if (this.leases.isLive(former)) {
@@ -107,8 +123,20 @@ export class State {
       table.link(row, lease);
       table.liveCount += 1;
     }
-    table.write(row, op.value, op.token, revision);
-    this.leases.noteKeyChange(lease, op.databaseIndex, revision);
+    table.write(row, op.value, op.token, op.sinceUnixMs, revision);
+  }
+
+  #share(op: KeyPutOp, row: KeyRow, lease: LeaseRow, revision: Revision): void {
+    const table = this.keys(op.databaseIndex);
+    if (table.holder(row) !== SHARED) {
+      // Only what a dead lease left behind may lie here.
+      if (table.holder(row) !== NO_LEASE) table.unlink(row);
+      table.liveCount += 1;
+    }
+    const member = table.memberFor(row, lease, op.mode);
+    table.write(member, op.value, op.token, op.sinceUnixMs, revision);
+    table.noteToken(row, member);
+    table.touch(row, revision);
   }
 
   /** Takes a key from the lease that the op names. Nothing when that lease does not hold it. */
@@ -116,15 +144,83 @@ export class State {
     const lease = this.leases.findLive(op.leaseId);
     const table = this.keys(op.databaseIndex);
     const row = table.find(op.key);
-    if (lease === NO_LEASE || row === NO_KEY || table.holder(row) !== lease) return;
-    table.unlink(row);
+    if (lease === NO_LEASE || row === NO_KEY) return;
+    const member = table.sharing(row)?.byLease.get(lease);
+    if (member !== undefined) {
+      this.#removeMember(op.databaseIndex, row, member, revision);
+    } else if (table.holder(row) === lease) {
+      table.unlink(row);
+      this.#endRow(op.databaseIndex, row, revision);
+    } else {
+      return;
+    }
+    this.leases.noteKeyChange(lease, op.databaseIndex, revision);
+  }
+
+  #removeMember(databaseIndex: number, row: KeyRow, member: KeyRow, revision: Revision): void {
+    const table = this.keys(databaseIndex);
+    if (table.removeMember(row, member)) table.touch(row, revision);
+    else this.#endRow(databaseIndex, row, revision);
+  }
+
+  /** A row without a holder is no key any more. */
+  #endRow(databaseIndex: number, row: KeyRow, revision: Revision): void {
+    const table = this.keys(databaseIndex);
     table.end(row, revision);
     table.liveCount -= 1;
-    this.leases.noteKeyChange(lease, op.databaseIndex, revision);
-    this.#keyGraves[op.databaseIndex]!.push(row, revision);
+    this.#keyGraves[databaseIndex]!.push(row, revision);
+  }
+
+  /** A lease that ended leaves the keys that it shares at once: others may hold them on. */
+  #leaveSharedKeys(databaseIndex: number, lease: LeaseRow, revision: Revision): void {
+    const table = this.keys(databaseIndex);
+    for (let left = table.countOf(lease), row = table.firstOf(lease); left > 0; left -= 1) {
+      const next = table.nextOf(row);
+      if (table.isMember(row)) this.#removeMember(databaseIndex, table.find(table.name(row)), row, revision);
+      row = next;
+    }
+  }
+
+  /** A plain key gets a value, or another TTL. No lease holds it. */
+  putString(op: StringPutOp, revision: Revision): void {
+    const { leases } = this;
+    const table = this.keys(op.databaseIndex);
+    const row = table.rowFor(op.key);
+    const former = table.holder(row);
+    invariant(former !== SHARED, "a key is held in one mode at a time");
+    const isPlain = former !== NO_LEASE && leases.isHidden(former);
+    invariant(former === NO_LEASE || isPlain || !leases.isLive(former), "a lease was left before its key becomes a plain one");
+    let holder = former;
+    if (op.ttlMs === null) holder = leases.putForever();
+    else if (isPlain && former !== leases.forever) leases.setHiddenTtl(former, op.ttlMs);
+    else holder = leases.putHidden(op.ttlMs, op.databaseIndex);
+    if (former !== holder) {
+      if (former !== NO_LEASE) table.unlink(row);
+      if (isPlain) this.#letGo(former);
+      else table.liveCount += 1;
+      table.link(row, holder);
+    }
+    table.write(row, op.value, op.token, op.sinceUnixMs, revision);
+  }
+
+  /** A plain key ends. Nothing when it is none. */
+  endString(op: StringEndOp, revision: Revision): void {
+    const table = this.keys(op.databaseIndex);
+    const row = table.find(op.key);
+    const holder = row === NO_KEY ? NO_LEASE : table.holder(row);
+    if (holder < 0 || !this.leases.isHidden(holder)) return;
+    table.unlink(row);
+    this.#letGo(holder);
+    this.#endRow(op.databaseIndex, row, revision);
+  }
+
+  #letGo(hidden: LeaseRow): void {
+    if (hidden !== this.leases.forever) this.leases.freeHidden(hidden);
   }
 
   flushDatabase(databaseIndex: number, revision: Revision): void {
+    const table = this.keys(databaseIndex);
+    if (table.rows.rowsEnd > 0) this.#flushed.push({ table, rowsLeft: table.rows.rowsEnd });
     this.#tables[databaseIndex] = new KeyTable(revision);
     this.#keyGraves[databaseIndex]!.clear();
   }
@@ -133,14 +229,42 @@ export class State {
     for (let index = 0; index < DATABASE_COUNT; index += 1) this.flushDatabase(index, revision);
     this.leases.clear(revision);
     this.#leaseGraves.clear();
+    this.#flushed = [];
   }
 
   // Sweeping --------------------------------------------------------------------------------------------------------
 
   /** True when rows wait whose end is durable up to `durableRevision`. */
   hasSweepable(durableRevision: Revision): boolean {
-    if (this.#leaseGraves.oldestRevision <= durableRevision) return true;
+    if (this.#flushed.length > 0 || this.#leaseGraves.oldestRevision <= durableRevision) return true;
     return this.#keyGraves.some((graves) => graves.oldestRevision <= durableRevision);
+  }
+
+  /**
+   * Frees hidden leases whose keys a FLUSHDB dropped, looking at up to `limit` of those keys; calls `beforeFree` for each, to cancel its
+   * deadline. Nobody can see it. Returns true when none is left.
+   *
+   * The rows that the dropped tables name may be other leases by now: one is a stray if it is hidden and holds no key.
+   */
+  sweepStrays(limit: number, beforeFree: (row: LeaseRow) => void): boolean {
+    const { leases } = this;
+    let budget = limit;
+    for (let entry = this.#flushed.at(-1); entry !== undefined && budget > 0; entry = this.#flushed.at(-1)) {
+      for (; entry.rowsLeft > 0 && budget > 0; entry.rowsLeft -= 1, budget -= 1) {
+        const hidden = entry.table.holder(entry.rowsLeft - 1);
+        if (hidden < 0 || hidden >= leases.rows.rowsEnd || hidden === leases.forever || !this.isStray(hidden)) continue;
+        beforeFree(hidden);
+        leases.freeHidden(hidden);
+      }
+      if (entry.rowsLeft === 0) this.#flushed.pop();
+    }
+    return this.#flushed.length === 0;
+  }
+
+  /** True for a hidden lease whose key was dropped by a FLUSHDB. */
+  isStray(row: LeaseRow): boolean {
+    const { leases } = this;
+    return leases.isHidden(row) && row !== leases.forever && this.keys(leases.databaseOfHidden(row)).countOf(row) === 0;
   }
 
   /**

@@ -1,8 +1,9 @@
 import * as fc from "fast-check";
 import { DATABASE_COUNT, LEASE_ID_BYTES_MAX } from "#src/engine/limits.js";
-import type { KeyPutOp, LeasePutOp, Op } from "#src/engine/op.js";
+import type { KeyName, LockMode } from "#src/engine/command.js";
+import type { KeyPutOp, LeasePutOp, Op, ScriptPutOp, StringPutOp } from "#src/engine/op.js";
 import { BatchWriter } from "#src/durability/batch.js";
-import { decodePage, encodeMeta, encodeOp } from "#src/durability/schema.js";
+import { decodePage, encodeMeta, encodeOp, type RowOp } from "#src/durability/schema.js";
 import type { CommitBatch, RowPage } from "#src/durability/store.js";
 
 /** Ops for tests: builders with plain defaults, random ones, and a model of the rows that ops leave behind. */
@@ -26,6 +27,19 @@ export const keyPut = (leaseId: string, key: string, change: Partial<KeyPutOp> =
   leaseId,
   value: "value",
   token: 1,
+  mode: { kind: "exclusive" },
+  sinceUnixMs: 1_790_000_000_000,
+  ...change,
+});
+
+export const stringPut = (key: string, change: Partial<StringPutOp> = {}): StringPutOp => ({
+  kind: "string-put",
+  databaseIndex: 0,
+  key,
+  value: "value",
+  ttlMs: 30_000,
+  token: 1,
+  sinceUnixMs: 1_790_000_000_000,
   ...change,
 });
 
@@ -55,6 +69,12 @@ const databaseIndex = fc.constantFrom(0, 1, DATABASE_COUNT - 1);
 const count = fc.oneof(fc.nat(1000), fc.maxSafeNat());
 const text = byteString(0, 300);
 
+const sha = fc.constantFrom("a".repeat(40), "0123456789abcdef0123456789abcdef01234567");
+const mode: fc.Arbitrary<LockMode> = fc.oneof(
+  fc.constantFrom<LockMode>({ kind: "exclusive" }, { kind: "shared" }),
+  fc.record({ kind: fc.constant("limit" as const), permits: fc.integer({ min: 1, max: 1_000_000 }) }),
+);
+
 const arbitraryOp: fc.Arbitrary<Op> = fc.oneof(
   {
     weight: 6,
@@ -78,8 +98,38 @@ const arbitraryOp: fc.Arbitrary<Op> = fc.oneof(
       leaseId,
       value: text,
       token: count,
+      mode,
+      sinceUnixMs: count,
     }),
   },
+  {
+    weight: 6,
+    arbitrary: fc.record({
+      kind: fc.constant("string-put" as const),
+      databaseIndex,
+      key,
+      value: text,
+      ttlMs: fc.option(count.map((ms) => Math.max(1, ms))),
+      token: count,
+      sinceUnixMs: count,
+    }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant("string-end" as const),
+      databaseIndex,
+      key,
+      token: count,
+      reason: fc.constantFrom("deleted" as const, "expired" as const, "taken" as const),
+    }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({ kind: fc.constant("script-put" as const), sha, body: text, isPinned: fc.boolean() }),
+  },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant("script-end" as const), sha }) },
+  { weight: 1, arbitrary: fc.constant({ kind: "scripts-flush" as const }) },
   {
     weight: 3,
     arbitrary: fc.record({
@@ -99,7 +149,7 @@ const arbitraryOp: fc.Arbitrary<Op> = fc.oneof(
       key,
       leaseId,
       token: count,
-      reason: fc.constantFrom("detached" as const, "deleted" as const, "taken" as const),
+      reason: fc.constantFrom("detached" as const, "released" as const, "deleted" as const, "taken" as const),
     }),
   },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant("flush-database" as const), databaseIndex }) },
@@ -112,6 +162,8 @@ export const arbitraryOps = (maxLength: number): fc.Arbitrary<Op[]> => fc.array(
 export class OpModel {
   readonly #leases = new Map<string, LeasePutOp>();
   readonly #keys = new Map<string, KeyPutOp>();
+  readonly #strings = new Map<string, StringPutOp>();
+  readonly #scripts = new Map<string, ScriptPutOp>();
 
   apply(op: Op): void {
     switch (op.kind) {
@@ -128,30 +180,49 @@ export class OpModel {
       case "key-end":
         this.#keys.delete(nameOf(op.databaseIndex, op.leaseId, op.key));
         break;
+      case "string-put":
+        this.#strings.set(stringName(op), op);
+        break;
+      case "string-end":
+        this.#strings.delete(stringName(op));
+        break;
+      case "script-put":
+        this.#scripts.set(op.sha, op);
+        break;
+      case "script-end":
+        this.#scripts.delete(op.sha);
+        break;
+      case "scripts-flush":
+        this.#scripts.clear();
+        break;
       case "flush-database":
+        for (const [name, put] of this.#strings) if (put.databaseIndex === op.databaseIndex) this.#strings.delete(name);
         for (const [name, put] of this.#keys) if (put.databaseIndex === op.databaseIndex) this.#keys.delete(name);
         break;
       case "flush-all":
         this.#leases.clear();
         this.#keys.clear();
+        this.#strings.clear();
         break;
     }
   }
 
   /** In the order in which a load hands them over. */
-  ops(): (LeasePutOp | KeyPutOp)[] {
-    return [...byName(this.#leases), ...byName(this.#keys)];
+  ops(): RowOp[] {
+    return [...byName(this.#leases), ...byName(this.#keys), ...byName(this.#strings), ...byName(this.#scripts)];
   }
 }
 
 const nameOf = (database: number, lease: string, name: string): string =>
   String.fromCharCode(database, lease.length - 1) + lease + name;
 
+const stringName = ({ databaseIndex, key: name }: KeyName): string => String.fromCharCode(databaseIndex) + name;
+
 const byName = <T>(rows: Map<string, T>): T[] => [...rows].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, op]) => op);
 
 /** All that a page holds, decoded. */
-export function decodeAll(pages: readonly RowPage[]): { ops: (LeasePutOp | KeyPutOp)[]; revision: number | null } {
-  const ops: (LeasePutOp | KeyPutOp)[] = [];
+export function decodeAll(pages: readonly RowPage[]): { ops: RowOp[]; revision: number | null } {
+  const ops: RowOp[] = [];
   let revision: number | null = null;
   for (const page of pages) {
     decodePage(page, {

@@ -68,9 +68,9 @@ class Pair {
   /** What the tick does, once. */
   tick(): void {
     this.#settle();
-    const ids = this.engine.dueLeases(this.nowMs, 3);
-    for (const id of ids) expect(this.model.leases.has(id)).toBe(false);
-    this.command({ kind: "lease-expire", ids }, on.ORIGIN);
+    const due = this.engine.dueLeases(this.nowMs, 3);
+    for (const id of due.ids) expect(this.model.leases.has(id)).toBe(false);
+    this.command({ kind: "lease-expire", ...due }, on.ORIGIN);
   }
 
   pass(ms: number): void {

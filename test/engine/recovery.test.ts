@@ -25,6 +25,8 @@ const keyPut = (leaseId: string, key: string, token = 1, databaseIndex = 0): Key
   leaseId,
   value: leaseId,
   token,
+  mode: { kind: "exclusive" },
+  sinceUnixMs: 0,
 });
 
 function load(ops: readonly Op[], revision = 100): Engine {
@@ -67,7 +69,7 @@ describe("recovery", () => {
     const engine = load([leasePut("a", 1)]);
     const turn = { nowMs: 1e9, unixMs: 0 };
     expect(engine.nextDueMs()).toBeNull();
-    expect(engine.dueLeases(1e9, 10)).toEqual([]);
+    expect(engine.dueLeases(1e9, 10).ids).toEqual([]);
     expect(engine.decide(on.get("k"), turn, on.ORIGIN).ops).toEqual([]);
     expect(engine.decide(on.revoke("a"), turn, on.ORIGIN).reply).toBe(1);
   });
@@ -116,11 +118,11 @@ describe("taking the role", () => {
     const engine = herd(300, 10_000, nowMs);
     while (!engine.rebuildSome(7));
     const firstMs = nowMs + 10_020;
-    expect(engine.dueLeases(firstMs - 0.001, 1_000)).toEqual([]);
+    expect(engine.dueLeases(firstMs - 0.001, 1_000).ids).toEqual([]);
     const ended: number[] = [];
     for (let atMs = firstMs; engine.leases > 0; atMs = engine.nextDueMs() ?? Infinity) {
       const turn = { nowMs: Math.max(atMs, firstMs), unixMs: 0 };
-      const ids = engine.dueLeases(turn.nowMs, 1_000);
+      const { ids } = engine.dueLeases(turn.nowMs, 1_000);
       engine.apply(engine.decide(on.expire(...ids), turn, on.ORIGIN), turn);
       ended.push(...ids.map(() => turn.nowMs));
       engine.durable(engine.state.revision);
@@ -136,7 +138,7 @@ describe("taking the role", () => {
     const perTick = new Map<number, number>();
     for (let nowMs = 10_020; nowMs <= 11_040; nowMs += 10) {
       const turn = { nowMs, unixMs: 0 };
-      const ids = engine.dueLeases(nowMs, 10_000);
+      const { ids } = engine.dueLeases(nowMs, 10_000);
       perTick.set(nowMs, ids.length);
       engine.apply(engine.decide(on.expire(...ids), turn, on.ORIGIN), turn);
     }
@@ -149,7 +151,7 @@ describe("taking the role", () => {
     while (!engine.rebuildSome(1_000));
     const turn = { nowMs: 86_400_000 * 1.002 + 60_000 + 10, unixMs: 0 };
     for (;;) {
-      const ids = engine.dueLeases(turn.nowMs, 500);
+      const { ids } = engine.dueLeases(turn.nowMs, 500);
       if (ids.length === 0 && (engine.nextDueMs() ?? Infinity) > turn.nowMs) break;
       engine.apply(engine.decide(on.expire(...ids), turn, on.ORIGIN), turn);
     }
@@ -181,7 +183,7 @@ describe("taking the role", () => {
       engine.apply(engine.decide(on.keepAlive(`l${index}`), turn, on.ORIGIN), turn);
     }
     engine.checkInvariants();
-    expect(engine.dueLeases(10_019, 1_000)).toEqual([]);
+    expect(engine.dueLeases(10_019, 1_000).ids).toEqual([]);
   });
 });
 

@@ -48,7 +48,7 @@ describe("an expiry that did not go out is tried again", () => {
     server.run(on.grant("a", 1_000));
     server.advance(1_000);
     for (let attempt = 0; attempt < 5; attempt += 1) {
-      expect(server.engine.dueLeases(server.nowMs, 10)).toEqual(["a"]);
+      expect(server.engine.dueLeases(server.nowMs, 10).ids).toEqual(["a"]);
       expect(server.engine.nextDueMs()).toBeLessThanOrEqual(server.nowMs);
     }
     expect(server.tick()).toEqual(["a"]);
@@ -59,7 +59,7 @@ describe("an expiry that did not go out is tried again", () => {
     const server = new ManualEngine();
     server.run(on.grant("a", 1_000));
     server.advance(1_000);
-    expect(server.decide(on.expire(...server.engine.dueLeases(server.nowMs, 10))).reply).toBe(1);
+    expect(server.decide(on.expire(...server.engine.dueLeases(server.nowMs, 10).ids)).reply).toBe(1);
     expect(server.tick()).toEqual(["a"]);
   });
 });
