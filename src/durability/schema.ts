@@ -18,7 +18,7 @@ import { type RowPage, StoreError } from "./store.js";
  *   n/<database byte><id length - 1><lease id><key>    [token, value, permits, sinceUnixMs]: a key (a name) and a lease that holds it;
  *                                                  permits: null alone, 0 shared, n as a semaphore of n permits
  *   p/<database byte><key>                         [token, value, ttlMs or null, sinceUnixMs]: a plain key, which no lease holds
- *   s/<sha1, 40 hexadecimal digits>                [body, isPinned]: a script
+ *   q/<sha1, 40 hexadecimal digits>                [body, isPinned]: a script
  *
  * The prefixes are in the order in which a load must hand rows over: leases before the keys that belong to them. Keys are
  * ordered by database first, so that FLUSHDB is one range. (A layout that keeps a lease's keys behind the lease would turn
@@ -53,7 +53,8 @@ const PREFIX_LEASE = "l/";
 const PREFIX_META = "m/";
 const PREFIX_KEY = "n/";
 const PREFIX_STRING = "p/";
-const PREFIX_SCRIPT = "s/";
+/** Not `s/`: the batch chain of the RocksDB store has that (`rocksdb/chain.ts`). */
+const PREFIX_SCRIPT = "q/";
 const ROW_FORMAT = "m/format";
 const ROW_IDENTITY = "m/identity";
 const ROW_REVISION = "m/revision";
@@ -63,7 +64,7 @@ const TABLE_LEASE = "l".charCodeAt(0);
 const TABLE_META = "m".charCodeAt(0);
 const TABLE_KEY = "n".charCodeAt(0);
 const TABLE_STRING = "p".charCodeAt(0);
-const TABLE_SCRIPT = "s".charCodeAt(0);
+const TABLE_SCRIPT = "q".charCodeAt(0);
 const SLASH = "/".charCodeAt(0);
 
 /** Bytes of the fixed part of a key row's key: prefix, database, length of the lease id. */

@@ -76,9 +76,9 @@ describe("golden bytes: what is on disk stays readable", () => {
 
   test("scripts", () => {
     const sha = "0123456789abcdef0123456789abcdef01234567";
-    expect(hexOf({ kind: "script-put", sha, body: "return 1", isPinned: true })).toMatchInlineSnapshot(`"012a00000014000000732f303132333435363738396162636465663031323334353637383961626364656630313233343536370192a872657475726e2031c3742b01d9e4a189d1"`);
-    expect(hexOf({ kind: "script-end", sha })).toMatchInlineSnapshot(`"022a00000000000000732f30313233343536373839616263646566303132333435363738396162636465663031323334353637"`);
-    expect(hexOf({ kind: "scripts-flush" })).toMatchInlineSnapshot(`"030200000002000000732f7330"`);
+    expect(hexOf({ kind: "script-put", sha, body: "return 1", isPinned: true })).toMatchInlineSnapshot(`"012a00000014000000712f303132333435363738396162636465663031323334353637383961626364656630313233343536370192a872657475726e2031c34a275b5ae8f26ef3"`);
+    expect(hexOf({ kind: "script-end", sha })).toMatchInlineSnapshot(`"022a00000000000000712f30313233343536373839616263646566303132333435363738396162636465663031323334353637"`);
+    expect(hexOf({ kind: "scripts-flush" })).toMatchInlineSnapshot(`"030200000002000000712f7130"`);
   });
 
   test("key-end", () => {
