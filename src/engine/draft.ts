@@ -254,7 +254,13 @@ export class Draft {
     }
     this.see(keys.changedAt.get(row));
     const sharing = keys.sharing(row);
-    if (sharing === null) return keys.holder(row) === lease && !this.#isRemoved(row) ? row : NO_KEY;
+    if (sharing === null) {
+      const holder = keys.holder(row);
+      if (holder === lease) return this.#isRemoved(row) ? NO_KEY : row;
+      // The end of a lease is the end of its keys, as for whoever looks the key up by its name alone.
+      if (holder !== NO_LEASE) this.see(this.state.leases.changedAt(holder));
+      return NO_KEY;
+    }
     const member = sharing.byLease.get(lease);
     return member === undefined || this.#isRemoved(member) ? NO_KEY : member;
   }

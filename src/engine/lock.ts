@@ -209,7 +209,7 @@ export function checkLock(draft: Draft, { key, token }: CommandOf<"lock-check">)
   draft.see(keys.changedAt.get(row));
   const sharing = keys.sharing(row);
   const held = sharing === null ? row : (sharing.byToken.get(token) ?? NO_KEY);
-  return held !== NO_KEY && keys.token.get(held) === token && draft.isHolding(held) ? 1 : 0;
+  return held !== NO_KEY && draft.isHolding(held) && keys.token.get(held) === token ? 1 : 0;
 }
 
 /** Who holds a key and who waits for it; the lists are cut, the totals are not. nil when there is neither. */

@@ -1,34 +1,37 @@
 import * as fc from "fast-check";
 import { expect, test } from "vitest";
-import type { Command, Origin } from "#src/engine/command.js";
-import { digest, Engine } from "#src/engine/engine.js";
+import type { Command, KeyName, LockMode, Origin } from "#src/engine/command.js";
+import { digest, Engine, type Decision } from "#src/engine/engine.js";
 import { DEFAULT_ENGINE_LIMITS } from "#src/engine/limits.js";
 import type { Op } from "#src/engine/op.js";
 import { TICK_MS } from "#src/engine/timer-wheel.js";
 import * as on from "./manual-engine.js";
-import { Between, ReferenceModel } from "./reference-model.js";
+import { Between, isPlainId, ReferenceModel, WAITS } from "./reference-model.js";
 
 /**
  * The engine beside the reference model, under random commands, time, ticks, syncs, crashes that lose what was not synced, and
- * take-overs with another clock.
+ * take-overs with another clock. Of those who wait, the model checks every answer: who is told, in which order, and why.
  */
 
 const LIMITS = DEFAULT_ENGINE_LIMITS;
 
 class Pair {
-  engine = new Engine(LIMITS, "inc");
+  engine = new Engine(LIMITS, "inc", on.testDigest);
   model = new ReferenceModel(LIMITS.clockErrorPerMille);
   nowMs: number;
-  unixMs = 0;
+  readonly unixMs = UNIX_MS;
   durableRevision = 0;
   readonly #log: { readonly revision: number; readonly ops: readonly Op[] }[] = [];
   readonly #snapshots = new Map<number, ReferenceModel>();
   readonly #flushes = new Set<number>();
   #tokens = new Set<number>();
+  /** Tokens by key, each with the revision that gave it. */
+  readonly #tokensOfKeys = new Map<string, { readonly token: number; readonly revision: number }[]>();
 
   constructor(nowMs: number) {
     this.nowMs = nowMs;
     this.model.nowMs = nowMs;
+    this.model.unixMs = UNIX_MS;
     this.#snapshots.set(0, this.model.clone());
   }
 
@@ -44,30 +47,86 @@ class Pair {
 
     const hasOps = decision.ops.length > 0;
     expect(engine.state.revision).toBe(revision + (hasOps ? 1 : 0));
-    const reply = on.plain(decision.reply);
+    const reply = decision.waits === null ? on.plain(decision.reply) : WAITS;
     const chosenId = Array.isArray(reply) ? String(reply[0]) : null;
-    for (const op of decision.ops) {
-      if (op.kind === "lease-end" && op.reason === "expired") model.writeDead(op.id, revision + 1);
-    }
-    const expected = model.run(command, origin, revision + 1, chosenId);
+    this.#writeDead(decision, revision + 1);
+    const expected = model.run(command, origin, revision + 1, chosenId, decision.waits?.waitId ?? 0);
     checkReply(command, reply, expected);
+    this.#checkWakes(command, decision, revision + 1);
 
     if (model.durableText() !== before) expect(hasOps).toBe(true);
     else if (hasOps) expect(decision.ops.every((op) => isNeedless(op, wasDead))).toBe(true);
-    if (hasOps) {
-      expect(decision.sawRevision).toBe(revision + 1);
-      this.#log.push({ revision: revision + 1, ops: decision.ops });
-      this.#snapshots.set(revision + 1, model.clone());
-      this.#noteOps(decision.ops, revision + 1);
-    } else {
-      this.#checkSaw(command, origin, decision.sawRevision);
-    }
+    if (hasOps) this.#noteChange(decision);
+    else if (decision.waits === null) this.#checkSaw(command, origin, decision.sawRevision);
+    this.#handOver();
     this.check();
+  }
+
+  #noteChange(decision: Decision): void {
+    const { revision } = this.engine.state;
+    expect(decision.sawRevision).toBe(revision);
+    this.#log.push({ revision, ops: decision.ops });
+    this.#snapshots.set(revision, this.model.clone());
+    this.#noteOps(decision.ops, revision);
+  }
+
+  #writeDead({ ops }: Decision, revision: number): void {
+    for (const op of ops) {
+      if (op.kind === "lease-end" && op.reason === "expired") this.model.writeDead(op.id, revision);
+      if (op.kind === "string-end" && op.reason === "expired") {
+        this.model.writeDeadKey(op.databaseIndex, op.key, revision);
+      }
+    }
+  }
+
+  /** Those whose lease ended, and those whose wait the command ends: nobody else is told anything by a command itself. */
+  #checkWakes(command: Command, { wakes }: Decision, revision: number): void {
+    for (const { waitId, reply } of wakes) {
+      const text = on.plain(reply);
+      if (typeof text === "string" && text.startsWith("NOLEASE")) {
+        expect(text).toBe(on.noLease(this.model.takeOwed(waitId)));
+      } else {
+        expect(command.kind).toBe("wait-end");
+        this.model.endWait(waitId);
+      }
+    }
+    // A lease that a command ended, or that was met dead, has been told of for all its commands.
+    for (const id of this.model.owed.values()) expect(this.model.limbo.has(id)).toBe(true);
+    expect(revision).toBeGreaterThan(0);
+  }
+
+  /** Keys that came free are handed on, one at a time. */
+  #handOver(): void {
+    const { engine, model } = this;
+    for (let next = engine.handOver(this); next !== null; next = engine.handOver(this)) {
+      const revision = engine.state.revision + (next.ops.length > 0 ? 1 : 0);
+      engine.apply(next, this);
+      this.#writeDead(next, revision);
+      const told = new Set<number>();
+      for (const { waitId, reply } of next.wakes) {
+        const text = on.plain(reply);
+        if (told.has(waitId)) continue;
+        if (typeof text === "number") {
+          for (const other of model.grantPlace(waitId, text, revision)) told.add(other);
+        } else if (String(text).startsWith("WRONGMODE")) {
+          for (const other of model.refusePlace(waitId)) told.add(other);
+        } else {
+          expect(text).toBe(on.noLease(model.takeOwed(waitId)));
+          told.add(waitId);
+        }
+      }
+      expect(told).toEqual(new Set(next.wakes.map(({ waitId }) => waitId)));
+      if (next.ops.length > 0) this.#noteChange(next);
+    }
+    if (model.limbo.size === 0) model.checkNobodyIsKeptWaiting();
   }
 
   /** What the tick does, once. */
   tick(): void {
     this.#settle();
+    const waitIds = this.engine.dueWaits(this.nowMs, 3);
+    for (const waitId of waitIds) expect(this.model.overdue(this.nowMs).includes(waitId) || this.model.owed.has(waitId)).toBe(true);
+    if (waitIds.length > 0) this.command(on.endWait(...waitIds), on.ORIGIN);
     const due = this.engine.dueLeases(this.nowMs, 3);
     for (const id of due.ids) expect(this.model.leases.has(id)).toBe(false);
     this.command({ kind: "lease-expire", ...due }, on.ORIGIN);
@@ -87,6 +146,7 @@ class Pair {
       this.sync(1);
     }
     this.#settle();
+    expect(this.model.overdue(this.nowMs - TICK_MS)).toEqual([]);
     const dead = this.#deadInEngine();
     for (const id of dead) expect(this.model.limbo.get(id)?.lease.deadAtMs).toBeGreaterThan(this.nowMs - TICK_MS);
   }
@@ -100,7 +160,7 @@ class Pair {
 
   crash(nowMs: number): void {
     this.nowMs = nowMs;
-    this.engine = new Engine(LIMITS, "inc");
+    this.engine = new Engine(LIMITS, "inc", on.testDigest);
     for (const { revision, ops } of this.#log.splice(0)) {
       if (revision > this.durableRevision) break;
       this.#log.push({ revision, ops });
@@ -113,7 +173,11 @@ class Pair {
     const snapshot = this.#snapshots.get(this.durableRevision);
     if (snapshot === undefined) throw new Error("no snapshot");
     this.model = snapshot.clone();
+    this.model.unixMs = UNIX_MS;
     this.model.takeOver(nowMs);
+    for (const tokens of this.#tokensOfKeys.values()) {
+      while ((tokens.at(-1)?.revision ?? 0) > this.durableRevision) tokens.pop();
+    }
     // What was loaded is durable: nothing waits for it.
     this.model.leaseChangedAt.clear();
     this.model.keyChangedAt.clear();
@@ -129,46 +193,68 @@ class Pair {
   /** The model learns which leases on grace the engine has let end, and drops what is dead. */
   #settle(): void {
     for (const lease of this.model.uncertain()) {
-      const isAlive = this.engine.decide(on.pttl(lease.id), this, on.ORIGIN).reply !== -2;
-      if (!isAlive) lease.deadAtMs = this.nowMs;
+      if (!this.#isAlive(lease.id)) lease.deadAtMs = this.nowMs;
     }
     this.model.dropDead();
   }
 
-  /** Ids that the engine still has in its state though their time is over. */
+  #isAlive(id: string): boolean {
+    if (!isPlainId(id)) return this.engine.decide(on.pttl(id), this, on.ORIGIN).reply !== -2;
+    const [, databaseIndex, key] = id.split(" ") as [string, string, string];
+    return this.engine.decide(on.keyPttl(key), this, on.inDatabase(Number(databaseIndex))).reply !== -2;
+  }
+
+  /** Ids that the engine still has in its state though their time is over; those of plain keys as the model names them. */
   #deadInEngine(): Set<string> {
     const ids = new Set<string>();
     for (const line of digest(this.engine.state).split("\n").slice(1)) {
-      const [kind, id] = JSON.parse(line) as [string, string];
-      if (kind === "lease" && !this.model.leases.has(id)) ids.add(id);
+      const [kind, first, second, , , ttlMs] = JSON.parse(line) as [string, ...(string | number | null)[]];
+      const id = kind === "string" ? `\0plain ${first} ${second}` : String(first);
+      if (kind === "string" && ttlMs === null) continue;
+      if ((kind === "lease" || kind === "string") && !this.model.leases.has(id)) ids.add(id);
     }
     return ids;
   }
 
   #engineText(): string {
     const dead = this.#deadInEngine();
-    const leases: string[] = [];
-    const keys: string[] = [];
+    const lines: string[] = [];
     for (const line of digest(this.engine.state).split("\n").slice(1)) {
-      const fields = JSON.parse(line) as [string, ...(string | number)[]];
+      const fields = JSON.parse(line) as [string, ...(string | number | LockMode | null)[]];
       if (fields[0] === "lease") {
         const [, id, ttlMs, token] = fields;
-        if (!dead.has(String(id))) leases.push(`lease ${id} ${ttlMs} ${token}`);
+        if (!dead.has(String(id))) lines.push(`lease ${id} ${ttlMs} ${token}`);
+      } else if (fields[0] === "string") {
+        const [, databaseIndex, key, value, token, ttlMs] = fields;
+        const isDead = dead.has(`\0plain ${databaseIndex} ${key}`);
+        if (!isDead) lines.push(`string ${databaseIndex} ${key} ${value} ${token} ${ttlMs}`);
       } else {
-        const [, databaseIndex, key, id, value, token] = fields;
-        if (!dead.has(String(id))) keys.push(`key ${databaseIndex} ${key} ${id} ${value} ${token}`);
+        const [, databaseIndex, key, id, value, token, mode] = fields;
+        const shown = mode === undefined ? "" : ` ${JSON.stringify(mode)}`;
+        if (!dead.has(String(id))) lines.push(`key ${databaseIndex} ${key} ${id} ${value} ${token}${shown}`);
       }
     }
-    return [...leases.toSorted(), ...keys.toSorted()].join("\n");
+    return lines.toSorted().join("\n");
   }
 
   #noteOps(ops: readonly Op[], revision: number): void {
     for (const op of ops) {
       if (op.kind === "flush-all" || op.kind === "flush-database") this.#flushes.add(revision);
-      if (op.kind === "key-put" && op.valueOnly !== true) expect(op.token).toBe(revision);
+      if (op.kind === "key-put" && op.valueOnly !== true) this.#noteToken(op, revision);
+      if (op.kind === "string-put" && op.token === revision) this.#noteToken(op, revision);
     }
     expect(this.#tokens.has(revision)).toBe(false);
     this.#tokens.add(revision);
+  }
+
+  /** Tokens of a key rise from holder to holder, over crashes too. */
+  #noteToken({ databaseIndex, key, token }: KeyName & { readonly token: number }, revision: number): void {
+    expect(token).toBe(revision);
+    const name = `${databaseIndex} ${key}`;
+    const tokens = this.#tokensOfKeys.get(name) ?? [];
+    expect(token).toBeGreaterThan(tokens.at(-1)?.token ?? 0);
+    tokens.push({ token, revision });
+    this.#tokensOfKeys.set(name, tokens);
   }
 
   /** A reply waits for the newest change of what it names that is not durable yet; a keep-alive for nothing else. */
@@ -180,7 +266,9 @@ class Pair {
       if (changedAt > this.durableRevision) this.#checkNoMore(sawRevision, changedAt);
       if (this.model.leases.has(command.id)) expect(sawRevision).toBe(changedAt);
     }
-    if (command.kind === "key-get" || command.kind === "key-ttl" || command.kind === "key-type") {
+    // One whose lease is dead tells of nothing but that.
+    const isRefused = "id" in command && (command.id === null || !this.model.leases.has(command.id));
+    if ("key" in command && command.kind !== "lease-attach" && !isRefused) {
       const changedAt = this.model.changedAtOfKey(origin.databaseIndex, command.key);
       revealed.push(changedAt);
       if (command.kind === "key-get" && changedAt > this.durableRevision) this.#checkNoMore(sawRevision, changedAt);
@@ -209,12 +297,20 @@ class Pair {
 /** Ops of a command that changed nothing for the living: ends of the dead, and flushes of what was empty. */
 function isNeedless(op: Op, dead: ReadonlySet<string>): boolean {
   if (op.kind === "lease-end") return op.reason === "expired" && dead.has(op.id);
+  if (op.kind === "string-end") return op.reason === "expired" && dead.has(`\0plain ${op.databaseIndex} ${op.key}`);
+  // The value that is there, written again.
+  if (op.kind === "string-put") return op.keepsTime === true;
+  if (op.kind === "key-put") return op.valueOnly === true;
   return op.kind === "flush-all" || op.kind === "flush-database";
 }
 
 function checkReply(command: Command, reply: unknown, expected: unknown): void {
   const { kind } = command;
-  if (kind === "lease-expire") return;
+  if (kind === "lease-expire" || kind === "wait-end") return;
+  if (expected === WAITS || reply === WAITS) {
+    expect(reply).toBe(expected);
+    return;
+  }
   if (kind === "lease-scan" || kind === "key-scan") {
     const [cursor, names] = reply as [string, string[]];
     expect(cursor).toBe("0");
@@ -227,6 +323,8 @@ function checkReply(command: Command, reply: unknown, expected: unknown): void {
     else expect(names).toContain(reply);
   } else if (kind === "lease-info" && expected === "ended or nil") {
     if (reply !== null) expect(reply).toMatchObject({ state: "ended" });
+  } else if (kind === "lock-info" && expected !== null) {
+    expect(reply).toMatchObject(expected as object);
   } else if (kind === "lease-info") {
     checkInfo(reply as InfoReply, expected as InfoExpected);
   } else if (typeof reply === "string" && typeof expected === "string" && /^[A-Z]{3,}/.test(expected)) {
@@ -269,6 +367,29 @@ const ttlMs = fc.constantFrom(1, 7, 100, 1_000, 5_000, 2 ** 42);
 const value = fc.constantFrom("v", "w");
 const unit = fc.constantFrom("s" as const, "ms" as const);
 const nonce = fc.constantFrom(null, null, "n1", "n2");
+const UNIX_MS = 1_000_000;
+const expiry = fc.oneof(
+  fc.constantFrom(on.NONE, on.KEEP),
+  ttlMs.map(on.inMs),
+  fc.constantFrom(-5, 0, 1, 100, 5_000).map((ms) => on.atMs(UNIX_MS + ms)),
+);
+const stringCondition = fc.constantFrom(
+  { kind: "always" as const },
+  { kind: "always" as const },
+  { kind: "nx" as const },
+  { kind: "xx" as const },
+  { kind: "eq" as const, value: "v" },
+  { kind: "ne" as const, value: "v" },
+  { kind: "digest-eq" as const, digest: on.testDigest("v") },
+);
+const mode: fc.Arbitrary<LockMode> = fc.constantFrom(
+  on.EXCLUSIVE,
+  on.EXCLUSIVE,
+  on.EXCLUSIVE,
+  on.SHARED,
+  on.SHARED,
+  on.limit(2),
+);
 const origin = fc.constantFrom(on.ORIGIN, on.ORIGIN, on.inDatabase(1));
 
 const command: fc.Arbitrary<Command> = fc.oneof(
@@ -303,6 +424,73 @@ const command: fc.Arbitrary<Command> = fc.oneof(
   { weight: 1, arbitrary: fc.constantFrom(on.list(), on.scan(0, 100), on.COUNT) },
   { weight: 1, arbitrary: fc.double({ min: 0, max: 0.999, noNaN: true }).map(on.random) },
   { weight: 1, arbitrary: fc.constantFrom(on.FLUSH_DATABASE, on.FLUSH_ALL) },
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      kind: fc.constant("string-set" as const),
+      key,
+      value,
+      condition: stringCondition,
+      returnsFormer: fc.boolean(),
+      expiry,
+      answer: fc.constantFrom("ok" as const, "one" as const, "former" as const),
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant("string-set-many" as const),
+      pairs: fc.array(fc.record({ key, value }), { minLength: 1, maxLength: 3 }),
+      condition: fc.constantFrom("always" as const, "if-none" as const, "if-all" as const),
+      expiry,
+      answer: fc.constantFrom("ok" as const, "one" as const),
+    }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.oneof(
+      keys.map((all): Command => ({ kind: "string-get-many", keys: all })),
+      fc.record({ kind: fc.constant("string-get-expire" as const), key, expiry }),
+      key.map((name): Command => ({ kind: "string-get-delete", key: name })),
+      key.map((name): Command => ({ kind: "string-length", key: name })),
+      fc.record({ kind: fc.constant("string-delete-if" as const), key, condition: stringCondition }),
+      fc.record({ kind: fc.constant("string-append" as const), key, value: fc.constantFrom("", "x") }),
+      fc.record({ kind: fc.constant("string-increment" as const), key, by: fc.constantFrom(0n, 1n, -7n) }),
+      key.map(on.persist),
+    ),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant("key-expire" as const),
+      key,
+      expiry: fc.oneof(ttlMs.map(on.inMs), fc.constantFrom(-1, 0, 50, 5_000).map((ms) => on.atMs(UNIX_MS + ms))),
+      condition: fc.constantFrom("always" as const, "always" as const, "nx" as const, "xx" as const),
+    }),
+  },
+  {
+    weight: 12,
+    arbitrary: fc.record({
+      kind: fc.constant("lock-acquire" as const),
+      key,
+      id,
+      value: fc.constantFrom(null, null, "v"),
+      mode,
+      blockMs: fc.constantFrom(null, 0, 0, 0, 100, 1_000),
+    }),
+  },
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      kind: fc.constant("lock-release" as const),
+      key,
+      id,
+      token: fc.oneof({ weight: 3, arbitrary: fc.constant(null) }, { weight: 1, arbitrary: fc.integer({ min: 1, max: 40 }) }),
+    }),
+  },
+  { weight: 1, arbitrary: key.map(on.lockInfo) },
+  { weight: 1, arbitrary: fc.tuple(key, fc.integer({ min: 1, max: 40 })).map(([name, token]) => on.check(name, token)) },
+  { weight: 1, arbitrary: fc.uniqueArray(fc.integer({ min: 1, max: 12 }), { maxLength: 2 }).map((some) => on.endWait(...some)) },
 );
 
 /** Quarters of a millisecond: sums stay exact, so that model and engine agree to the last bit. */
