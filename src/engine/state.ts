@@ -98,10 +98,8 @@ export class State {
     const former = table.holder(row);
     if (former !== lease) {
       if (former !== NO_LEASE) {
-        if (this.leases.isLive(former)) {
-          this.leases.noteKeyChange(former, op.databaseIndex, revision);
-          table.liveCount -= 1;
-        }
+        // A live one only at recovery, of a key that two leases claim; the rules end the former hold by an op of its own.
+        if (this.leases.isLive(former)) table.liveCount -= 1;
         table.unlink(row);
       }
       table.link(row, lease);
