@@ -83,5 +83,3 @@ export type Command =
   | { readonly kind: "key-random"; readonly fraction: number }
   | { readonly kind: "flush-database" }
   | { readonly kind: "flush-all" };
-
-export type CommandKind = Command["kind"];

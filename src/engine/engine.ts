@@ -30,7 +30,6 @@ import { State } from "./state.js";
 
 export { checkInvariants, digest } from "./audit.js";
 export type { Decision } from "./draft.js";
-export type { OrphanKey } from "./recovery.js";
 
 export interface RecoveryReport {
   /** Keys whose lease is not there, and keys that two leases claim (all but the newest claim). None is in the state. */

@@ -95,13 +95,13 @@ export interface KeyEndOp {
 }
 
 /** All keys of one database go; the leases stay. */
-export interface FlushDatabaseOp {
+interface FlushDatabaseOp {
   readonly kind: "flush-database";
   readonly databaseIndex: number;
 }
 
 /** All keys of all databases and all leases go. The revision goes on counting. */
-export interface FlushAllOp {
+interface FlushAllOp {
   readonly kind: "flush-all";
   readonly by: ByteString;
 }

@@ -14,8 +14,9 @@ export interface OrphanKey extends KeyName {
 /**
  * Rows of the store become state. What is loaded is durable, so it is replayed under revision 0: no reply has to wait for it.
  *
- * The store should hold no key without its lease, nor one key under two leases. Should it ever, the server starts nevertheless:
- * such rows are left out, reported, and removed from the store. Of two claims on a key the one with the larger token is the newer.
+ * The store should hold no key without its lease, none older than its lease, nor one key under two leases. Should it ever, the
+ * server starts nevertheless: such rows are left out, reported, and removed from the store. Of two claims on a key the one with
+ * the larger token is the newer.
  */
 export class Recovery {
   readonly orphanKeys: OrphanKey[] = [];
@@ -44,7 +45,8 @@ export class Recovery {
   #admit(op: KeyPutOp): boolean {
     const { leases } = this.#state;
     const lease = leases.findLive(op.leaseId);
-    if (lease === NO_LEASE) {
+    // A key is never attached before its lease is granted: an older one belonged to a former lease of the same id.
+    if (lease === NO_LEASE || op.token < leases.token(lease)) {
       this.#reject(op);
       return false;
     }
