@@ -39,7 +39,8 @@ import { Role } from "./role.js";
  *
  * Invariants:
  *  - only `#conclude` applies decisions; only this file talks to both the engine and the store
- *  - the clock is read once per command, after its bytes arrived: a promise never starts before the client sent it
+ *  - the clock is read once per turn of a connection, after the bytes of all its commands arrived and before the first one runs: a
+ *    promise never starts before the client sent the command, and a turn lasts milliseconds
  *  - callbacks, not promises: each function here runs to its end before anything else happens
  *  - after the first store failure nothing is answered, published or written any more
  */
@@ -134,7 +135,8 @@ export class Coordinator {
     const tenure = this.#tenure;
     if (tenure === null || this.#role.name !== "primary") return this.#role.refusal() ?? this.#mustServe();
     if (tenure.committer.saturated && WRITING_COMMANDS.has(command.kind)) return SATURATED;
-    this.#turn.nowMs = this.#options.clock.monotonicMs();
+    // A command that was held up keeps the reading of its turn; time does not step back for it.
+    this.#turn.nowMs = Math.max(this.#turn.nowMs, session.nowMs);
     const decision = tenure.engine.decide(command, this.#turn, session.origin);
     const revision = this.#conclude(tenure, decision);
     if (decision.ops.length > 0 || command.kind === "lease-setttl") this.#armTick(tenure);

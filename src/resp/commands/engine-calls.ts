@@ -39,6 +39,9 @@ export function askEngine(
     };
     const session: Session = {
       origin: connection.origin,
+      get nowMs() {
+        return connection.nowMs;
+      },
       deliver: (_ticket, reply) => {
         finish(reply);
       },
