@@ -26,6 +26,7 @@ export const MULTIPLE_RESULTS = -1;
 
 /** What `lua_pcall` and `luaL_loadbuffer` return. */
 export const STATUS_OK = 0;
+export const STATUS_RUNTIME_ERROR = 2;
 export const STATUS_MEMORY = 4;
 
 export const HOOK_LINE = 4;

@@ -76,7 +76,7 @@ export class LuaInstance {
   /** Set once growing the memory was refused. */
   memoryRefused = false;
 
-  readonly #memoryBytesMax: number;
+  readonly memoryBytesMax: number;
   readonly #canaryAddress: Address;
   readonly #scratch: Address;
   readonly #lengthAddress: Address;
@@ -86,7 +86,7 @@ export class LuaInstance {
 
   /** `memoryBytesMax` in bytes, at least INSTANCE_BYTES_MIN. */
   constructor(interpreter: WebAssembly.Module, memoryBytesMax: number) {
-    this.#memoryBytesMax = memoryBytesMax;
+    this.memoryBytesMax = memoryBytesMax;
     const imports = this.#imports(interpreter);
     const instance = new WebAssembly.Instance(interpreter, { env: imports, wasi_snapshot_preview1: imports });
     this.api = instance.exports as LuaApi;
@@ -147,11 +147,11 @@ export class LuaInstance {
   #growMemory(bytes: number): number {
     const memory = this.api.memory;
     const present = memory.buffer.byteLength;
-    if (bytes > this.#memoryBytesMax) {
+    if (bytes > this.memoryBytesMax) {
       this.memoryRefused = true;
       return 0;
     }
-    const wanted = Math.min(this.#memoryBytesMax, Math.max(bytes, present * 1.25));
+    const wanted = Math.min(this.memoryBytesMax, Math.max(bytes, present * 1.25));
     try {
       memory.grow(Math.ceil((wanted - present) / PAGE_BYTES));
     } catch {

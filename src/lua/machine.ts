@@ -1,5 +1,5 @@
 import type { ByteString, Reply } from "../engine/reply.js";
-import { HOOK_LINE, type Address, type LuaApi, type LuaState } from "./lua-api.js";
+import { HOOK_COUNT, HOOK_LINE, type Address, type LuaApi, type LuaState } from "./lua-api.js";
 import type { LuaInstance } from "./lua-instance.js";
 import type { ScriptRandom } from "./random.js";
 
@@ -34,6 +34,9 @@ export interface ActiveRun {
   readonly nowMs: () => number;
   readonly timeLimitMs: number;
   readonly deadlineMs: number;
+  /** When the hook last looked at the clock, and after how many instructions it does so again. */
+  lastLookMs: number;
+  instructionsPerLook: number;
   /** Which RESP version the replies of `redis.call` are shown in: `redis.setresp`. */
   resp: 2 | 3;
   /** Its time is over: it is being ended, whatever it does. */
@@ -164,4 +167,29 @@ export function checkTime(machine: Machine, state: LuaState): void {
   for (const thread of new Set([machine.state, state])) machine.api.lua_sethook(thread, machine.hook, HOOK_LINE, 0);
   pushError(machine, state, overdueText(run.timeLimitMs));
   machine.api.lua_error(state);
+}
+
+/** Instructions from the start of a run to its first look at the clock; most scripts are over by then or soon after. */
+export const FIRST_LOOK_INSTRUCTIONS = 50;
+const INSTRUCTIONS_MAX = 1000;
+
+/** What should lie between two looks at the clock, in milliseconds. */
+const LOOK_INTERVAL_MS = { short: 0.5, long: 5 } as const;
+
+/**
+ * The hook: looks at the clock, and sets the number of instructions to the next look. An instruction takes 20 ns, or 100 ms when it
+ * calls a function on a string of megabytes: so the number follows the time that the last ones took.
+ */
+export function lookAtClock(machine: Machine, state: LuaState): void {
+  checkTime(machine, state);
+  const run = activeRun(machine);
+  const nowMs = run.nowMs();
+  const elapsedMs = nowMs - run.lastLookMs;
+  run.lastLookMs = nowMs;
+  const before = run.instructionsPerLook;
+  if (elapsedMs < LOOK_INTERVAL_MS.short) run.instructionsPerLook = Math.min(before * 4, INSTRUCTIONS_MAX);
+  else if (elapsedMs > LOOK_INTERVAL_MS.long) run.instructionsPerLook = Math.max(before >> 4, 1);
+  if (run.instructionsPerLook !== before) {
+    machine.api.lua_sethook(state, machine.hook, HOOK_COUNT, run.instructionsPerLook);
+  }
 }

@@ -43,7 +43,6 @@ const BASE_FUNCTIONS = [
   "tostring",
   "type",
   "unpack",
-  "xpcall",
   "_VERSION",
 ] as const;
 
