@@ -46,9 +46,11 @@ const STACK_CANARY = 0x1ea5e401;
 
 const LONG_JUMP = Symbol("longjmp");
 
+const require = createRequire(import.meta.url);
+
 /** The code of the interpreter, compiled once for all instances. Throws when the package is damaged. */
 export async function loadInterpreter(): Promise<WebAssembly.Module> {
-  const path = createRequire(import.meta.url).resolve("wasmoon-lua5.1/dist/liblua5.1.wasm");
+  const path = require.resolve("wasmoon-lua5.1/dist/liblua5.1.wasm");
   return WebAssembly.compile(await readFile(path));
 }
 

@@ -89,7 +89,7 @@ const INTEGER_64_MIN = -(2n ** 63n);
 const TWO_TO_63 = 2 ** 63;
 
 /** As C converts a double to a 64-bit integer on x86: cut toward zero; what does not fit, and NaN, become the smallest. */
-export function toInteger(value: number): number | bigint {
+function toInteger(value: number): number | bigint {
   if (value >= Number.MIN_SAFE_INTEGER && value <= Number.MAX_SAFE_INTEGER) return Math.trunc(value) + 0;
   if (value >= -TWO_TO_63 && value < TWO_TO_63) return BigInt(value);
   return INTEGER_64_MIN;

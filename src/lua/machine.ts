@@ -109,11 +109,6 @@ export function raiseHere(machine: Machine, state: LuaState, text: ByteString): 
   return machine.api.lua_error(state);
 }
 
-/** Raises `bad argument #n to 'f' (message)`. `message` is the address of a C string. */
-export function raiseArgument(machine: Machine, state: LuaState, argument: number, message: Address): number {
-  return machine.api.luaL_argerror(state, argument, message);
-}
-
 /**
  * An error reply as Redis shows it to a script: the text with its code in front. A text without a blank has no code, so it gets
  * the generic one; line ends around the message go away; a C string ends at its first zero byte.
@@ -132,7 +127,7 @@ export function beforeZero(text: ByteString): ByteString {
 
 const OUTER_LINE_ENDS = /^[\r\n]+|[\r\n]+$/g;
 
-export const withoutOuterLineEnds = (text: ByteString): ByteString => text.replace(OUTER_LINE_ENDS, "");
+const withoutOuterLineEnds = (text: ByteString): ByteString => text.replace(OUTER_LINE_ENDS, "");
 
 /** Pushes `{err = text}`, the form of an error in scripts. `text` has its code in front already. */
 export function pushError(machine: Machine, state: LuaState, text: ByteString): void {

@@ -797,7 +797,7 @@ const LIBRARIES = [
     "collectgarbage('step')",
     "collectgarbage('stop')",
     "collectgarbage('restart')",
-    "collectgarbage('setpause',100)",
+    "collectgarbage('setpause',200)",
     "collectgarbage('setstepmul',200)",
     "gcinfo() > 0",
     "type(gcinfo())",
