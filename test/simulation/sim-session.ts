@@ -1,6 +1,6 @@
 import type { Coordinator } from "#src/coordinator.js";
 import type { Reply } from "#src/engine/reply.js";
-import { type Clock, PARKED, SATURATED, type Session } from "#src/ports.js";
+import { PARKED, SATURATED, type Clock, type Scheduler, type Session } from "#src/ports.js";
 import type { Oracle } from "./oracle.js";
 import type { SimRequest } from "./request.js";
 import { check } from "./violation.js";
