@@ -248,11 +248,15 @@ export class Coordinator {
 
   /** Applies a decision and hands its ops to the committer. Returns the revision that its reply has to wait for. */
   #conclude(tenure: Tenure, decision: Decision): Revision {
-    tenure.engine.apply(decision, this.#turn);
+    const { engine } = tenure;
+    const isHeard = decision.ops.length > 0 && this.#options.events.hasListeners;
+    const flushed = isHeard ? engine.flushEvents(decision.ops) : [];
+    engine.apply(decision, this.#turn);
     if (decision.ops.length === 0) return decision.sawRevision;
-    const { revision } = tenure.engine.state;
+    const { revision } = engine.state;
     tenure.committer.append(decision.ops, revision);
-    if (this.#options.events.hasListeners) this.#noteEvents(tenure, decision.ops, revision);
+    if (isHeard) this.#noteEvents(tenure, decision.ops, revision);
+    for (const event of flushed) tenure.events.push({ revision, event });
     return revision;
   }
 

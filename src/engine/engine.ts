@@ -4,6 +4,8 @@ import { Deadlines } from "./deadlines.js";
 import { decide } from "./decide.js";
 import { Draft, Repetition, Shortening, type Decision, type Renewals } from "./draft.js";
 import { EndedLeases } from "./ended-leases.js";
+import type { EngineEvent } from "./events.js";
+import { flushEvents } from "./flush-events.js";
 import { invariant } from "./invariant.js";
 import { NO_LEASE } from "./lease-table.js";
 import { DATABASE_COUNT, ENDED_LEASES_REMEMBERED_MAX, SWEPT_PER_CALL_MAX, type EngineLimits } from "./limits.js";
@@ -81,6 +83,11 @@ export class Engine {
     this.#nowMs = turn.nowMs;
     if (decision.ops.length > 0) this.#applyOps(decision.ops, turn);
     if (decision.renewals !== NO_LEASE) this.#renew(decision.renewals, turn.nowMs);
+  }
+
+  /** What clients hear of the flushes among these ops, which only the state before them can tell: call before `apply`. */
+  flushEvents(ops: readonly Op[]): readonly EngineEvent[] {
+    return flushEvents(this.state, ops);
   }
 
   /** Carries out ops that no command decided, as `orphanRemovals`. Returns their revision. */
