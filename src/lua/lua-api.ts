@@ -17,6 +17,7 @@ export const GLOBALS = -10002;
 
 export const TYPE_NIL = 0;
 export const TYPE_BOOLEAN = 1;
+export const TYPE_LIGHT_USERDATA = 2;
 export const TYPE_NUMBER = 3;
 export const TYPE_STRING = 4;
 export const TYPE_TABLE = 5;

@@ -274,6 +274,14 @@ export class LuaInstance {
     return text;
   }
 
+  /** The text that Lua makes of the number on the stack (`%.14g`); the number itself stays one. */
+  numberText(state: LuaState, index: StackIndex): ByteString {
+    this.api.lua_pushvalue(state, index);
+    const text = this.toByteString(state, -1) ?? "";
+    this.api.lua_settop(state, -2);
+    return text;
+  }
+
   /** Length in bytes of the string on the stack; 0 for what is none. */
   stringLength(state: LuaState, index: StackIndex): number {
     const address = this.api.lua_tolstring(state, index, this.#lengthAddress);

@@ -46,6 +46,25 @@ const pattern = fc
   .tuple(fc.constantFrom("", "^"), fc.array(patternItem, { minLength: 1, maxLength: 4 }), fc.constantFrom("", "$"))
   .map(([start, items, end]) => start + items.join("") + end);
 
+const jsonKey = fc.stringMatching(/^[a-z0-9]{0,6}$/);
+const jsonValue = fc.letrec((tie) => ({
+  value: fc.oneof(
+    { depthSize: "small" },
+    fc.constantFrom(null, true, false, 0, 1, -1.5, 1e20),
+    fc.double({ noNaN: true, noDefaultInfinity: true }),
+    fc.string({ unit: "grapheme", maxLength: 8 }),
+    fc.array(tie("value"), { maxLength: 4 }),
+    fc.dictionary(jsonKey, tie("value"), { maxKeys: 5 }),
+  ),
+})).value;
+/** As bytes of UTF-8, or with every character above ASCII escaped. */
+const jsonText = fc.tuple(jsonValue, fc.boolean()).map(([value, isEscaped]) => {
+  const text = JSON.stringify(value);
+  // oxlint-disable-next-line no-control-regex -- everything that is not ASCII
+  const escaped = text.replace(/[^\x00-\x7f]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return isEscaped ? escaped : Buffer.from(text, "utf8").toString("latin1");
+});
+
 const call: fc.Arbitrary<string> = fc.oneof(
   fc.tuple(integerSpecification, numberText).map(([form, value]) => `string.format('${form}', ${value})`),
   fc
@@ -71,6 +90,10 @@ const call: fc.Arbitrary<string> = fc.oneof(
   fc
     .tuple(fc.integer(), fc.integer({ min: 1, max: 2 ** 30 }))
     .map(([seed, upper]) => `(function() math.randomseed(${seed}) return math.random(${upper}), math.random() end)()`),
+  jsonText.map((text) => `cjson.encode(cjson.decode(${literal(text)}))`),
+  jsonText.map(
+    (text) => `(function(t) return type(t) == 'table' and #t or type(t) end)(cjson.decode(${literal(text)}))`,
+  ),
   shortText.map((text) => `redis.sha1hex(${literal(text)})`),
   shortText.map((text) => `redis.error_reply(${literal(text)}).err`),
 );
