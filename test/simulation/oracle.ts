@@ -41,6 +41,12 @@ export interface LeaseLife {
   isOnGrace: boolean;
 }
 
+/** Events that come next, in any order among themselves. */
+interface ExpectedEvents {
+  readonly revision: Revision;
+  readonly anyOf: EngineEvent[];
+}
+
 interface LoggedOps {
   readonly revision: Revision;
   readonly ops: readonly Op[];
@@ -69,7 +75,7 @@ export class Oracle implements EngineWatcher {
   #decisions = 0;
   /** The newest revision that some released reply revealed. */
   #released: Revision = 0;
-  #events: { readonly revision: Revision; readonly event: EngineEvent }[] = [];
+  #events: ExpectedEvents[] = [];
   #current: SimRequest | null = null;
   /** The clock reading of the turn that the current request is part of. */
   #turnNowMs = -Infinity;
@@ -215,6 +221,7 @@ export class Oracle implements EngineWatcher {
       () => `revision ${revision} again, ${this.#released} was told to a client`,
     );
     this.#log.push({ revision, ops });
+    const flushed = this.options.hasListeners() ? this.#flushEvents(ops) : [];
     for (const op of ops) {
       this.#beforeOp(op, nowMs);
       this.#revealed.note(op, revision, this.live);
@@ -223,8 +230,26 @@ export class Oracle implements EngineWatcher {
       check(!isOld || !this.#isServersChoice(), "ops", () => `id ${JSON.stringify(op)} was given before`);
       this.live.apply(op, revision);
       if (op.kind === "lease-put") this.#beginLife(op.id, op.token, op.ttlMs, nowMs);
-      if (this.options.hasListeners()) for (const event of eventsOf(op)) this.#events.push({ revision, event });
+      if (this.options.hasListeners())
+        for (const event of eventsOf(op)) this.#events.push({ revision, anyOf: [event] });
     }
+    if (flushed.length > 0) this.#events.push({ revision, anyOf: flushed });
+  }
+
+  /** What a flush does to those who listen: every lease and key that goes is named, in any order. */
+  #flushEvents(ops: readonly Op[]): EngineEvent[] {
+    const events: EngineEvent[] = [];
+    for (const op of ops) {
+      if (op.kind !== "flush-all" && op.kind !== "flush-database") continue;
+      if (op.kind === "flush-all") {
+        for (const { id } of this.live.leases.values()) events.push({ kind: "lease", id, message: "forced" });
+      }
+      for (const { databaseIndex, key, leaseId, token } of this.live.keys.values()) {
+        if (op.kind === "flush-database" && databaseIndex !== op.databaseIndex) continue;
+        events.push({ kind: "lock", key, message: `released ${leaseId} ${token}` });
+      }
+    }
+    return events;
   }
 
   #beforeOp(op: Op, nowMs: number): void {
@@ -381,14 +406,17 @@ export class Oracle implements EngineWatcher {
   }
 
   published(event: EngineEvent): void {
-    const expected = this.#events.shift();
+    const expected = this.#events[0];
+    const index = expected?.anyOf.findIndex((candidate) => isDeepStrictEqual(event, candidate)) ?? -1;
     const text = (): string => `published ${JSON.stringify(event)}, expected ${JSON.stringify(expected)}`;
-    check(expected !== undefined && isDeepStrictEqual(event, expected.event), "events", text);
+    check(expected !== undefined && index >= 0, "events", text);
     check(
       expected.revision <= this.#disk.syncedRevision,
       "events",
       () => `published too early: ${JSON.stringify(event)}`,
     );
+    expected.anyOf.splice(index, 1);
+    if (expected.anyOf.length === 0) this.#events.shift();
   }
 
   // Crashes and recovery --------------------------------------------------------------------------------------------
