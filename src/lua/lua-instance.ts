@@ -13,7 +13,7 @@ import type { Address, LuaApi, LuaState, StackIndex } from "./lua-api.js";
  * `_emscripten_throw_longjmp`, caught by `invoke_vii`, which the module calls wherever C has `setjmp`. It passes through every
  * frame in between, those of our own C functions too. Any other exception passes through the interpreter without being caught by
  * it and leaves its memory in the middle of something: the instance must be thrown away then, and a new one made, which takes
- * about 3 ms. This file throws, but never decides; `script-engine.ts` does.
+ * some 10 ms. This file throws, but never decides; `script-engine.ts` does.
  *
  * Invariants:
  *  1. The interpreter reaches nothing outside its memory but `imports`: no files, no clock, no environment, no output.

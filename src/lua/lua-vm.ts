@@ -33,7 +33,7 @@ import { asSource } from "./standard-functions.js";
 
 /**
  * One Lua VM with its sandbox: compiles chunks, runs them one at a time, and tells when it should be replaced. It never repairs
- * itself: making a new one is quick (some 5 ms) and leaves nothing to be forgotten.
+ * itself: making a new one takes some 10 ms and leaves nothing to be forgotten.
  *
  * Invariants:
  *  1. between runs the main thread's stack is exactly as high as SLOTS

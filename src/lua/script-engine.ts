@@ -257,8 +257,8 @@ export class ScriptEngine {
       if (vm.instance.memoryRefused) return outOfMemory(script.sha);
       return new ErrorReply(errorLine(`ERR Error compiling script (new function): ${String(thrown)}`));
     }
-    if (!vm.isSound) this.#vm = this.#newVm();
     if (typeof result !== "number") {
+      if (!vm.isSound) this.#vm = this.#newVm();
       return new ErrorReply(errorLine(`ERR Error compiling script (new function): ${result.message}`));
     }
     script.compiledIn = vm;

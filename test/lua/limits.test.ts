@@ -195,6 +195,15 @@ describe("the memory limit ends", () => {
     expect(evaluate(small, "return 1")).toBe(1);
   });
 
+  test("no script whose code alone takes more than a VM may keep", async () => {
+    const large = await createEngine({ memoryBytesMax: 256 * MEBIBYTE });
+    const source = `local t = {${"'0123456789',".repeat(500_000)}} return {#t, #ARGV}`;
+    for (let round = 0; round < 2; round++) {
+      expect(evaluate(large, source, { args: ["a"] })).toEqual([500_000, 1]);
+      expect(evaluate(large, "return 'well'")).toBe("well");
+    }
+  });
+
   test("memory that one run needed is given back", async () => {
     const large = await createEngine({ memoryBytesMax: 256 * MEBIBYTE });
     expect(evaluate(large, "return #string.rep('x', 2e7)")).toBe(20_000_000);
