@@ -303,7 +303,6 @@ export class SimClient implements ClientClock, WireClient {
       sentAtMs: this.#nowMs,
       tokensKnown: this.#beliefs.tokensKnown(names.map((key) => keyName(databaseIndex, key))),
       decision: null,
-      delivered: false,
     };
     this.#giveBack(request);
     if (this.#connection === null) {
@@ -336,7 +335,6 @@ export class SimClient implements ClientClock, WireClient {
       "I8-replies",
       () => `${request.number} is answered, ${expected?.number} was to be next`,
     );
-    request.delivered = true;
     this.answered += 1;
     this.#world.trace(`${this.name} hears ${request.number} ${describe(reply)}`);
     if (request.decision === null) {

@@ -66,11 +66,6 @@ export class SimSession implements Session {
     return this.#isClosed;
   }
 
-  /** Requests that have not been answered. */
-  get waiting(): number {
-    return this.#slots.length + this.#backlog.length;
-  }
-
   /** `dice`: a number from 0 to 1 that decides whether the request runs at once. */
   receive(request: SimRequest, dice: number): void {
     if (this.#isClosed) return;
