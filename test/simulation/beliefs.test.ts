@@ -38,7 +38,6 @@ function setting(clockRate = 1) {
       sentAtMs: client.clockAt(sentAtTrueMs),
       tokensKnown,
       decision,
-      delivered: true,
     };
     beliefs.hears(request);
   };
