@@ -127,7 +127,7 @@ function serve(config: Config, settings: RuntimeSettings, fault: Fault, faultScr
       },
       publish: (event) => context.pubsub.publishEvent(event),
     },
-    closeSessions: (except, reason) => server.closeAll(except, reason),
+    closeSessions: (except, reason) => server.dismissAll(except, reason),
     onFailure: () => process.exit(EXIT_FAILURE),
   });
   const stop = makeStop(log, () => server.stop(STOP_GRACE_MS), coordinator);
