@@ -80,12 +80,15 @@ function serveOrExplain(args: readonly string[]): void {
   serve(config, settings, fault, script);
 }
 
+/** Text of the command line as clients would send it: its UTF-8 bytes, one character each. */
+const bytesOf = (text: string): string => Buffer.from(text, "utf8").toString("latin1");
+
 function runtimeSettings(config: Config): RuntimeSettings {
   return new RuntimeSettings({
     bind: config.bind,
     port: config.port,
-    directory: resolve(config.directory),
-    requirePass: config.requirePass,
+    directory: bytesOf(resolve(config.directory)),
+    requirePass: bytesOf(config.requirePass),
     protectedMode: config.protectedMode,
     connectionsMax: config.connectionsMax,
     idleTimeoutSeconds: config.idleTimeoutSeconds,
