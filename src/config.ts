@@ -1,6 +1,7 @@
 import { parseArgs } from "node:util";
 import { DEFAULT_ENGINE_LIMITS, type EngineLimits } from "./engine/limits.js";
 import type { LogLevel } from "./ports.js";
+import { PASSWORD_BYTES_MAX } from "./resp/server-settings.js";
 
 /**
  * Flags and environment become one frozen Config. Each setting is one row of `SETTINGS`: its flag, its unit, its range, its
@@ -283,6 +284,10 @@ export function isLoopback(address: string): boolean {
 
 function checkRelations(config: Config): void {
   if (config.bind.some((address) => address === "")) throw new ConfigError("--bind: an address is empty");
+  const passwordBytes = Buffer.byteLength(config.requirePass);
+  if (passwordBytes > PASSWORD_BYTES_MAX) {
+    throw new ConfigError(`--requirepass: the password is ${passwordBytes} bytes long, the limit is ${PASSWORD_BYTES_MAX} bytes`);
+  }
   if (config.directory === "") throw new ConfigError("--dir: the data directory must be named");
   const exposed = config.bind.find((address) => !isLoopback(address));
   if (exposed !== undefined && config.protectedMode && config.requirePass === "") {

@@ -44,7 +44,8 @@ import { valueDigest } from "./value-digest.js";
  *  - only `#apply` applies decisions; only this file talks to both the engine and the store
  *  - a batch leaves between turns, never within one: what one turn appends lies in one batch. So a step of several commands
  *    (`atomically`), and a key's way from one holder to the next, are on disk whole or not at all
- *  - the clock is read once per command, after its bytes arrived: a promise never starts before the client sent it
+ *  - the clock is read once per turn of a connection, after the bytes of all its commands arrived and before the first one runs: a
+ *    promise never starts before the client sent the command, and a turn lasts milliseconds
  *  - callbacks, not promises: each function here runs to its end before anything else happens
  *  - after the first store failure nothing is answered, published or written any more
  */
@@ -164,7 +165,8 @@ export class Coordinator {
     const tenure = this.#tenure;
     if (tenure === null || this.#role.name !== "primary") return this.#role.refusal() ?? this.#mustServe();
     if (tenure.committer.saturated && WRITING_COMMANDS.has(command.kind)) return SATURATED;
-    this.#turn.nowMs = this.#options.clock.monotonicMs();
+    // A command that was held up keeps the reading of its turn; time does not step back for it.
+    this.#turn.nowMs = Math.max(this.#turn.nowMs, session.nowMs);
     const decision = tenure.engine.decide(command, this.#turn, session.origin);
     if (decision.waits !== null) return this.#block(tenure, decision, decision.waits.waitId, session, ticket);
     this.#noteTold(tenure, command, decision.reply);
@@ -183,7 +185,8 @@ export class Coordinator {
     if (tenure === null || this.#role.name !== "primary") return this.#role.refusal() ?? this.#mustServe();
     if (tenure.committer.saturated) return SATURATED;
     const { clock } = this.#options;
-    const turn: Turn = { nowMs: clock.monotonicMs(), unixMs: clock.unixMs() };
+    this.#turn.nowMs = Math.max(this.#turn.nowMs, session.nowMs);
+    const turn: Turn = { nowMs: this.#turn.nowMs, unixMs: clock.unixMs() };
     let newest: Revision = 0;
     const reply = work((command) => {
       const decision = tenure.engine.decide(withoutBlocking(command), turn, session.origin);
@@ -342,12 +345,15 @@ export class Coordinator {
   #apply(tenure: Tenure, decision: Decision, turn: Turn): Revision {
     const { engine, committer } = tenure;
     const { ops, wakes, events } = decision;
+    const isHeard = ops.length > 0 && this.#options.events.hasListeners;
+    const flushed = isHeard ? engine.flushEvents(ops) : [];
     engine.apply(decision, turn);
     let revision = decision.sawRevision;
     if (ops.length > 0) {
       ({ revision } = engine.state);
       committer.append(ops, revision);
-      if (this.#options.events.hasListeners) this.#noteEvents(tenure, ops, revision);
+      if (isHeard) this.#noteEvents(tenure, ops, revision);
+      for (const event of flushed) tenure.events.push({ revision, event });
     }
     if (events.length > 0 && this.#options.events.hasListeners) this.#noteTimes(tenure, events);
     for (const wake of wakes) this.#wake(tenure, wake, revision);

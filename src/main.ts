@@ -95,12 +95,15 @@ interface Foundations {
   readonly faultScript: string;
 }
 
+/** Text of the command line as clients would send it: its UTF-8 bytes, one character each. */
+const bytesOf = (text: string): string => Buffer.from(text, "utf8").toString("latin1");
+
 function runtimeSettings(config: Config): RuntimeSettings {
   return new RuntimeSettings({
     bind: config.bind,
     port: config.port,
-    directory: resolve(config.directory),
-    requirePass: config.requirePass,
+    directory: bytesOf(resolve(config.directory)),
+    requirePass: bytesOf(config.requirePass),
     protectedMode: config.protectedMode,
     connectionsMax: config.connectionsMax,
     idleTimeoutSeconds: config.idleTimeoutSeconds,
@@ -141,7 +144,7 @@ function serve(config: Config, settings: RuntimeSettings, foundations: Foundatio
       },
       publish: (event) => context.pubsub.publishEvent(event),
     },
-    closeSessions: (except, reason) => server.closeAll(except, reason),
+    closeSessions: (except, reason) => server.dismissAll(except, reason),
     onFailure: () => process.exit(EXIT_FAILURE),
   });
   const stop = makeStop(log, () => server.stop(STOP_GRACE_MS), coordinator);

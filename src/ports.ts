@@ -68,6 +68,11 @@ export interface Session {
   /** Where this session's commands come from; the same object for the session's whole life. */
   readonly origin: Origin;
   /**
+   * Monotonic milliseconds, read once per turn, after everything that the turn runs had arrived and before the first of it
+   * ran. So no deadline counted from it begins before its client sent the command.
+   */
+  readonly nowMs: number;
+  /**
    * The answer of a submit that had to wait. `ticket` is the number that the submit named. Tickets may be answered in any
    * order; the session keeps its replies in the order of its requests.
    */

@@ -1,6 +1,6 @@
 import type { ServerProcess } from "../systems/system.js";
 import type { Bench } from "./bench.js";
-import { grantArgv, grantTarget } from "./commands.js";
+import { fill, grantArgv, grantTarget } from "./commands.js";
 
 /**
  * Grants with one key against SET NX PX of a Redis that syncs every write: both are on disk before they are answered. The
@@ -10,9 +10,12 @@ import { grantArgv, grantTarget } from "./commands.js";
 /** Above every id that redis-benchmark draws. */
 const FIRST_ID = 10_000_000_000;
 const IDS_PER_ROUND = 10_000_000;
+const WARMUP_GRANTS = 20_000;
 
 export async function grant(bench: Bench): Promise<void> {
   await bench.withServers(["leasehold", "redis-always"], async (servers) => {
+    // At one connection a turn is too short for Node to compile what it runs.
+    for (const server of servers) await fill(server, WARMUP_GRANTS, true);
     for (const connections of bench.options.quick ? [1, 50] : [1, 50, 500]) {
       await bench.compareByRedisBenchmark(
         { scenario: "grant", operation: "grant", leases: 0, connections, pipeline: 1 },

@@ -1,11 +1,12 @@
 import type { ScenarioName } from "../report/results.js";
 import type { ServerProcess, SystemName } from "../systems/system.js";
 import type { Bench } from "./bench.js";
-import { checkAlive, fill, keepAliveArgv, keepAliveTarget } from "./commands.js";
+import { checkAlive, fill, keepAliveArgv, keepAliveTarget, warmUp } from "./commands.js";
 
 /** Keep-alives: throughput and CPU time by redis-benchmark, latency by an open loop, over small and large sets of leases. */
 
 const CONNECTIONS = 50;
+const WARMUP_REQUESTS = 200_000;
 
 /** How many leases the servers hold, one server set after the other. */
 export function leaseCounts(bench: Bench): readonly number[] {
@@ -19,7 +20,10 @@ async function overLeaseCounts(
 ): Promise<void> {
   for (const leases of leaseCounts(bench)) {
     await bench.withServers(names, async (servers) => {
-      for (const server of servers) await fill(server, leases);
+      for (const server of servers) {
+        await fill(server, leases);
+        await warmUp(server, leases, WARMUP_REQUESTS);
+      }
       await measure(leases, servers);
       for (const server of servers) await checkAlive(server);
     });
@@ -55,7 +59,10 @@ export async function keepAliveDurable(bench: Bench): Promise<void> {
 /** KEEPALIVE with the data directory on disk against one in memory: they should not differ, since it writes nothing. */
 export async function tmpfs(bench: Bench): Promise<void> {
   await bench.withServers(["leasehold", "leasehold-tmpfs"], async (servers) => {
-    for (const server of servers) await fill(server, 1000);
+    for (const server of servers) {
+      await fill(server, 1000);
+      await warmUp(server, 1000, WARMUP_REQUESTS);
+    }
     for (const pipeline of [1, 16]) await compare(bench, "tmpfs", servers, 1000, CONNECTIONS, pipeline);
   });
 }

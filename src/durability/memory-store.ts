@@ -8,7 +8,6 @@ import {
   CHANGE_CLEAR_RANGE,
   CHANGE_DELETE,
   CHANGE_PUT,
-  PageReader,
   PageWriter,
 } from "./batch.js";
 import {
@@ -180,15 +179,4 @@ export function applyBatch(rows: Map<ByteString, Uint8Array>, packed: Uint8Array
       for (const row of rows.keys()) if (row >= key && row < end) rows.delete(row);
     }
   }
-}
-
-/** Reads every row of a page: key to value. For tests and tools. */
-export function rowsOfPage(page: RowPage): Map<ByteString, Uint8Array> {
-  const rows = new Map<ByteString, Uint8Array>();
-  const reader = new PageReader(page);
-  while (reader.next()) {
-    const key = reader.bytes.toString("latin1", reader.keyStart, reader.keyEnd);
-    rows.set(key, Uint8Array.prototype.slice.call(reader.bytes, reader.keyEnd, reader.valueEnd));
-  }
-  return rows;
 }

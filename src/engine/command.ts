@@ -190,5 +190,3 @@ export type Command =
   | { readonly kind: "script-flush" }
   | { readonly kind: "flush-database" }
   | { readonly kind: "flush-all" };
-
-export type CommandKind = Command["kind"];

@@ -4,6 +4,8 @@ import { Deadlines } from "./deadlines.js";
 import { decide } from "./decide.js";
 import { Draft, Repetition, Shortening, type Decision, type Digest, type Renewals } from "./draft.js";
 import { EndedLeases } from "./ended-leases.js";
+import type { EngineEvent } from "./events.js";
+import { flushEvents } from "./flush-events.js";
 import { invariant, unreachable } from "./invariant.js";
 import { NO_LEASE, type LeaseRow } from "./lease-table.js";
 import { DATABASE_COUNT, ENDED_LEASES_REMEMBERED_MAX, SWEPT_PER_CALL_MAX, type EngineLimits } from "./limits.js";
@@ -36,7 +38,6 @@ import { Waiters, type WaitId } from "./waiters.js";
 export { checkInvariants, digest } from "./audit.js";
 export type { Decision, Digest } from "./draft.js";
 export type { Grant, WaitId, Wake } from "./waiters.js";
-export type { OrphanKey } from "./recovery.js";
 
 /** What the tick is to end: for a lease-expire command. */
 export interface Due {
@@ -143,6 +144,11 @@ export class Engine {
   /** The source of a script; null when there is none of that SHA-1. */
   scriptSource(sha: ByteString): ByteString | null {
     return this.state.scripts.find(sha)?.body ?? null;
+  }
+
+  /** What clients hear of the flushes among these ops, which only the state before them can tell: call before `apply`. */
+  flushEvents(ops: readonly Op[]): readonly EngineEvent[] {
+    return flushEvents(this.state, ops);
   }
 
   /** Carries out ops that no command decided, as `orphanRemovals`. Returns their revision. */

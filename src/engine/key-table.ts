@@ -72,7 +72,7 @@ export class KeyTable {
     this.changedAt,
   ]);
 
-  readonly #byName = new NameIndex();
+  readonly #byName = new NameIndex(this.#names);
   /** By lease: one more than the row of the newest key of its ring, 0 without a ring. */
   readonly #ringEnds = new SparseInt32Column();
   readonly #ringSizes = new SparseInt32Column();

@@ -68,9 +68,9 @@ export class LeaseTable {
     this.#databases,
   ]);
 
-  readonly #byId = new NameIndex();
+  readonly #byId = new NameIndex(this.#ids);
   /** Leases whose id the server chose, by the nonce of the request. */
-  readonly #byNonce = new NameIndex();
+  readonly #byNonce = new NameIndex({ get: (row) => this.#requests.get(row)?.nonce ?? null });
 
   /** Live leases, hidden ones not among them. */
   liveCount = 0;
@@ -171,12 +171,11 @@ export class LeaseTable {
     }
     this.#owners.set(row, op.owner);
     this.#labels.set(row, op.label);
-    this.#requests.set(row, op.request);
+    this.#setRequest(row, op.request);
     this.numbers.set(row, DURABLE_TTL, op.ttlMs);
     this.numbers.set(row, TOKEN, op.token);
     this.#grantedAtUnixMs.set(row, op.grantedAtUnixMs);
     this.numbers.set(row, CHANGED_AT, revision);
-    if (op.request !== null && op.request.idChosenByServer) this.#byNonce.set(op.request.nonce, row);
     this.anyChangedAt = revision;
     return row;
   }
@@ -225,8 +224,7 @@ export class LeaseTable {
 
   /** Marks a live lease as ended; the row stays until `sweep`. */
   end(row: LeaseRow, revision: Revision): void {
-    const request = this.#requests.get(row);
-    if (request !== null && request.idChosenByServer) this.#byNonce.deleteIf(request.nonce, row);
+    this.#forgetNonce(row);
     this.numbers.set(row, STATUS, ENDED);
     this.numbers.set(row, CHANGED_AT, revision);
     this.liveCount -= 1;
@@ -255,5 +253,16 @@ export class LeaseTable {
     this.forever = NO_LEASE;
     this.anyChangedAt = revision;
     this.flushedAt = revision;
+  }
+
+  #setRequest(row: LeaseRow, request: LeaseRequest | null): void {
+    this.#forgetNonce(row);
+    this.#requests.set(row, request);
+    if (request !== null && request.idChosenByServer) this.#byNonce.set(request.nonce, row);
+  }
+
+  #forgetNonce(row: LeaseRow): void {
+    const request = this.#requests.get(row);
+    if (request !== null && request.idChosenByServer) this.#byNonce.deleteIf(request.nonce, row);
   }
 }

@@ -154,13 +154,13 @@ export interface ScriptsFlushOp {
 }
 
 /** All keys of one database go; the leases stay. */
-export interface FlushDatabaseOp {
+interface FlushDatabaseOp {
   readonly kind: "flush-database";
   readonly databaseIndex: number;
 }
 
 /** All keys of all databases and all leases go. The revision goes on counting, scripts stay. */
-export interface FlushAllOp {
+interface FlushAllOp {
   readonly kind: "flush-all";
   readonly by: ByteString;
 }

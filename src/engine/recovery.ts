@@ -16,9 +16,9 @@ export interface OrphanKey extends KeyName {
 /**
  * Rows of the store become state. What is loaded is durable, so it is replayed under revision 0: no reply has to wait for it.
  *
- * The store should hold no key without its lease, nor one key under two holders that do not go together. Should it ever, the server
- * starts nevertheless: such rows are left out, reported, and removed from the store. Of two claims on a key the one with the larger token
- * is the newer.
+ * The store should hold no key without its lease, none older than its lease, nor one key under two holders that do not go together.
+ * Should it ever, the server starts nevertheless: such rows are left out, reported, and removed from the store. Of two claims on a key the
+ * one with the larger token is the newer.
  */
 export class Recovery {
   readonly orphanKeys: OrphanKey[] = [];
@@ -39,7 +39,7 @@ export class Recovery {
 
   /** Whether a claim on a key stands; claims that are older and do not go together with it are taken back. */
   #admit(op: KeyPutOp | StringPutOp): boolean {
-    if (op.kind === "key-put" && this.#state.leases.findLive(op.leaseId) === NO_LEASE) {
+    if (op.kind === "key-put" && !this.#hasLeaseOf(op)) {
       this.#reject(claimOf(op));
       return false;
     }
@@ -53,6 +53,13 @@ export class Recovery {
       this.#reject(other);
     }
     return true;
+  }
+
+  /** A key is never attached before its lease is granted: an older one belonged to a former lease of the same id. */
+  #hasLeaseOf(op: KeyPutOp): boolean {
+    const { leases } = this.#state;
+    const lease = leases.findLive(op.leaseId);
+    return lease !== NO_LEASE && op.token >= leases.token(lease);
   }
 
   /** The claims on the same key that this one excludes. */

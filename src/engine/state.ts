@@ -114,10 +114,8 @@ export class State {
     invariant(former !== SHARED && !(former >= 0 && this.leases.isHidden(former)), "a key is held in one mode at a time");
     if (former !== lease) {
       if (former !== NO_LEASE) {
-        if (this.leases.isLive(former)) {
-          this.leases.noteKeyChange(former, op.databaseIndex, revision);
-          table.liveCount -= 1;
-        }
+        // A live one only at recovery, of a key that two leases claim; the rules end the former hold by an op of its own.
+        if (this.leases.isLive(former)) table.liveCount -= 1;
         table.unlink(row);
       }
       table.link(row, lease);

@@ -17,6 +17,12 @@ function toInteger64(value: number): bigint {
   return BigInt(Math.trunc(value));
 }
 
+/** And to an unsigned one: from 2^63 on, its upper half is converted apart. */
+function toUnsigned64(value: number): bigint {
+  if (!(value >= 2 ** 63)) return BigInt.asUintN(WIDTH_64, toInteger64(value));
+  return BigInt.asUintN(WIDTH_64, toInteger64(value - 2 ** 63) + 2n ** 63n);
+}
+
 /**
  * `value` printed by one conversion specification, given without its percent sign: `5d`, `-08.3X`. Null when that is no integer
  * conversion.
@@ -26,8 +32,8 @@ export function formatInteger(specification: ByteString, value: number): ByteStr
   if (match === null) return null;
   const [, flags = "", widthText = "", precisionText, conversion] = match;
   const isSigned = conversion === "d" || conversion === "i";
-  const integer = toInteger64(value);
-  const magnitude = isSigned ? (integer < 0n ? -integer : integer) : BigInt.asUintN(WIDTH_64, integer);
+  const integer = isSigned ? toInteger64(value) : toUnsigned64(value);
+  const magnitude = integer < 0n ? -integer : integer;
   const digits = digitsOf(magnitude, conversion as string, precisionText === undefined ? null : Number(precisionText));
   const prefix = isSigned ? signOf(integer, flags) : prefixOf(magnitude, digits, conversion as string, flags);
   return padded(prefix, digits, Number(widthText), flags, precisionText !== undefined);

@@ -17,6 +17,7 @@ export const GLOBALS = -10002;
 
 export const TYPE_NIL = 0;
 export const TYPE_BOOLEAN = 1;
+export const TYPE_LIGHT_USERDATA = 2;
 export const TYPE_NUMBER = 3;
 export const TYPE_STRING = 4;
 export const TYPE_TABLE = 5;
@@ -26,6 +27,7 @@ export const MULTIPLE_RESULTS = -1;
 
 /** What `lua_pcall` and `luaL_loadbuffer` return. */
 export const STATUS_OK = 0;
+export const STATUS_RUNTIME_ERROR = 2;
 export const STATUS_MEMORY = 4;
 
 export const HOOK_LINE = 4;

@@ -13,7 +13,7 @@ import type { Address, LuaApi, LuaState, StackIndex } from "./lua-api.js";
  * `_emscripten_throw_longjmp`, caught by `invoke_vii`, which the module calls wherever C has `setjmp`. It passes through every
  * frame in between, those of our own C functions too. Any other exception passes through the interpreter without being caught by
  * it and leaves its memory in the middle of something: the instance must be thrown away then, and a new one made, which takes
- * about 3 ms. This file throws, but never decides; `script-engine.ts` does.
+ * some 10 ms. This file throws, but never decides; `script-engine.ts` does.
  *
  * Invariants:
  *  1. The interpreter reaches nothing outside its memory but `imports`: no files, no clock, no environment, no output.
@@ -46,9 +46,11 @@ const STACK_CANARY = 0x1ea5e401;
 
 const LONG_JUMP = Symbol("longjmp");
 
+const require = createRequire(import.meta.url);
+
 /** The code of the interpreter, compiled once for all instances. Throws when the package is damaged. */
 export async function loadInterpreter(): Promise<WebAssembly.Module> {
-  const path = createRequire(import.meta.url).resolve("wasmoon-lua5.1/dist/liblua5.1.wasm");
+  const path = require.resolve("wasmoon-lua5.1/dist/liblua5.1.wasm");
   return WebAssembly.compile(await readFile(path));
 }
 
@@ -76,7 +78,7 @@ export class LuaInstance {
   /** Set once growing the memory was refused. */
   memoryRefused = false;
 
-  readonly #memoryBytesMax: number;
+  readonly memoryBytesMax: number;
   readonly #canaryAddress: Address;
   readonly #scratch: Address;
   readonly #lengthAddress: Address;
@@ -86,7 +88,7 @@ export class LuaInstance {
 
   /** `memoryBytesMax` in bytes, at least INSTANCE_BYTES_MIN. */
   constructor(interpreter: WebAssembly.Module, memoryBytesMax: number) {
-    this.#memoryBytesMax = memoryBytesMax;
+    this.memoryBytesMax = memoryBytesMax;
     const imports = this.#imports(interpreter);
     const instance = new WebAssembly.Instance(interpreter, { env: imports, wasi_snapshot_preview1: imports });
     this.api = instance.exports as LuaApi;
@@ -147,11 +149,11 @@ export class LuaInstance {
   #growMemory(bytes: number): number {
     const memory = this.api.memory;
     const present = memory.buffer.byteLength;
-    if (bytes > this.#memoryBytesMax) {
+    if (bytes > this.memoryBytesMax) {
       this.memoryRefused = true;
       return 0;
     }
-    const wanted = Math.min(this.#memoryBytesMax, Math.max(bytes, present * 1.25));
+    const wanted = Math.min(this.memoryBytesMax, Math.max(bytes, present * 1.25));
     try {
       memory.grow(Math.ceil((wanted - present) / PAGE_BYTES));
     } catch {
@@ -269,6 +271,14 @@ export class LuaInstance {
     const heap = this.#heap;
     let text = "";
     for (let at = address; at < address + length; at++) text += String.fromCharCode(heap[at] as number);
+    return text;
+  }
+
+  /** The text that Lua makes of the number on the stack (`%.14g`); the number itself stays one. */
+  numberText(state: LuaState, index: StackIndex): ByteString {
+    this.api.lua_pushvalue(state, index);
+    const text = this.toByteString(state, -1) ?? "";
+    this.api.lua_settop(state, -2);
     return text;
   }
 

@@ -1,5 +1,5 @@
 import { ErrorReply, type ByteString, type Reply } from "../engine/reply.js";
-import { errorLine, toReply } from "./conversion.js";
+import { errorLine, toReply } from "./lua-to-reply.js";
 import {
   GC_PAUSE_DEFAULT,
   GC_RESTART,
@@ -16,22 +16,29 @@ import {
   type LuaState,
 } from "./lua-api.js";
 import { InterpreterError, LuaInstance } from "./lua-instance.js";
-import { beforeZero, checkTime, SLOT, SLOTS, type ActiveRun, type LogLevel, type Machine } from "./machine.js";
+import {
+  beforeZero,
+  FIRST_LOOK_INSTRUCTIONS,
+  lookAtClock,
+  overdueText,
+  SLOT,
+  SLOTS,
+  type ActiveRun,
+  type LogLevel,
+  type Machine,
+} from "./machine.js";
 import type { ScriptRandom } from "./random.js";
 import { buildSandbox, type Sandbox } from "./sandbox.js";
 import { asSource } from "./standard-functions.js";
 
 /**
  * One Lua VM with its sandbox: compiles chunks, runs them one at a time, and tells when it should be replaced. It never repairs
- * itself: making a new one is quick (some 5 ms) and leaves nothing to be forgotten.
+ * itself: making a new one takes some 10 ms and leaves nothing to be forgotten.
  *
  * Invariants:
  *  1. between runs the main thread's stack is exactly as high as SLOTS
  *  2. after a run of which `isSound` is false, the VM is not used again
  */
-
-/** Instructions between two looks at the clock: at 20 to 50 ns an instruction well below a millisecond. */
-const HOOK_INSTRUCTIONS = 1000;
 
 const CHUNK_NAME = "@user_script";
 
@@ -81,7 +88,7 @@ export class LuaVm implements Machine {
         throw new InterpreterError("an error outside of a protected call");
       }),
     );
-    this.hook = this.instance.hookFunction((state) => checkTime(this, state));
+    this.hook = this.instance.hookFunction((state) => lookAtClock(this, state));
     this.#chunkName = this.instance.cString(CHUNK_NAME);
     this.#sandbox = buildSandbox(this);
     this.api.lua_createtable(this.state, 0, 0);
@@ -107,7 +114,7 @@ export class LuaVm implements Machine {
   }
 
   #watchTime(): void {
-    this.api.lua_sethook(this.state, this.hook, HOOK_COUNT, HOOK_INSTRUCTIONS);
+    this.api.lua_sethook(this.state, this.hook, HOOK_COUNT, FIRST_LOOK_INSTRUCTIONS);
   }
 
   /** Compiles a chunk and keeps it. A chunk that does not compile: the compiler's message. */
@@ -139,12 +146,13 @@ export class LuaVm implements Machine {
     api.lua_rawgeti(state, REGISTRY, chunk);
     const status = api.lua_pcall(state, 0, 1, SLOT.errorHandler);
     const reply = status === STATUS_OK ? toReply(this) : this.#toErrorReply(status, run);
+    const isCaught = status === STATUS_OK && run.isOverdue;
     api.lua_settop(state, SLOTS);
     this.run = null;
     this.random.endRun();
-    if (run.isOverdue) this.#watchTime();
+    if (run.isOverdue || run.instructionsPerLook !== FIRST_LOOK_INSTRUCTIONS) this.#watchTime();
     if (this.isCollectorChanged) this.#resetCollector();
-    return reply;
+    return isCaught ? overdue(run) : reply;
   }
 
   #setGlobalArray(name: number, items: readonly ByteString[]): void {
@@ -180,11 +188,19 @@ export class LuaVm implements Machine {
     api.lua_pushvalue(state, SLOT.err);
     api.lua_rawget(state, -2);
     const text = beforeZero(instance.toByteString(state, -1) ?? "ERR unknown error");
+    if (text === OUT_OF_MEMORY_TEXT && instance.memoryRefused) return outOfMemory(run.sha);
     const position = run.errorPosition;
     const where = position === null ? "" : ` script: ${run.sha}, on ${position.source}:${position.line}.`;
     return new ErrorReply(errorLine(text + beforeZero(where)));
   }
 }
+
+/** The run was ended, but without a position: it caught the error and came to its end, or it was cut off. */
+export const overdue = ({ sha, timeLimitMs }: { readonly sha: string; readonly timeLimitMs: number }): ErrorReply =>
+  new ErrorReply(`${overdueText(timeLimitMs)} script: ${sha}`);
+
+/** The same error after a `pcall` that passed it on. */
+const OUT_OF_MEMORY_TEXT = "ERR not enough memory";
 
 /** A script wanted more memory than scripts may have. */
 export const outOfMemory = (sha: string): ErrorReply =>

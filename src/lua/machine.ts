@@ -1,5 +1,5 @@
 import type { ByteString, Reply } from "../engine/reply.js";
-import { HOOK_LINE, type Address, type LuaApi, type LuaState } from "./lua-api.js";
+import { HOOK_COUNT, HOOK_LINE, type Address, type LuaApi, type LuaState } from "./lua-api.js";
 import type { LuaInstance } from "./lua-instance.js";
 import type { ScriptRandom } from "./random.js";
 
@@ -34,6 +34,9 @@ export interface ActiveRun {
   readonly nowMs: () => number;
   readonly timeLimitMs: number;
   readonly deadlineMs: number;
+  /** When the hook last looked at the clock, and after how many instructions it does so again. */
+  lastLookMs: number;
+  instructionsPerLook: number;
   /** Which RESP version the replies of `redis.call` are shown in: `redis.setresp`. */
   resp: 2 | 3;
   /** Its time is over: it is being ended, whatever it does. */
@@ -106,11 +109,6 @@ export function raiseHere(machine: Machine, state: LuaState, text: ByteString): 
   return machine.api.lua_error(state);
 }
 
-/** Raises `bad argument #n to 'f' (message)`. `message` is the address of a C string. */
-export function raiseArgument(machine: Machine, state: LuaState, argument: number, message: Address): number {
-  return machine.api.luaL_argerror(state, argument, message);
-}
-
 /**
  * An error reply as Redis shows it to a script: the text with its code in front. A text without a blank has no code, so it gets
  * the generic one; line ends around the message go away; a C string ends at its first zero byte.
@@ -129,7 +127,7 @@ export function beforeZero(text: ByteString): ByteString {
 
 const OUTER_LINE_ENDS = /^[\r\n]+|[\r\n]+$/g;
 
-export const withoutOuterLineEnds = (text: ByteString): ByteString => text.replace(OUTER_LINE_ENDS, "");
+const withoutOuterLineEnds = (text: ByteString): ByteString => text.replace(OUTER_LINE_ENDS, "");
 
 /** Pushes `{err = text}`, the form of an error in scripts. `text` has its code in front already. */
 export function pushError(machine: Machine, state: LuaState, text: ByteString): void {
@@ -164,4 +162,29 @@ export function checkTime(machine: Machine, state: LuaState): void {
   for (const thread of new Set([machine.state, state])) machine.api.lua_sethook(thread, machine.hook, HOOK_LINE, 0);
   pushError(machine, state, overdueText(run.timeLimitMs));
   machine.api.lua_error(state);
+}
+
+/** Instructions from the start of a run to its first look at the clock; most scripts are over by then or soon after. */
+export const FIRST_LOOK_INSTRUCTIONS = 50;
+const INSTRUCTIONS_MAX = 1000;
+
+/** What should lie between two looks at the clock, in milliseconds. */
+const LOOK_INTERVAL_MS = { short: 0.5, long: 5 } as const;
+
+/**
+ * The hook: looks at the clock, and sets the number of instructions to the next look. An instruction takes 20 ns, or 100 ms when it
+ * calls a function on a string of megabytes: so the number follows the time that the last ones took.
+ */
+export function lookAtClock(machine: Machine, state: LuaState): void {
+  checkTime(machine, state);
+  const run = activeRun(machine);
+  const nowMs = run.nowMs();
+  const elapsedMs = nowMs - run.lastLookMs;
+  run.lastLookMs = nowMs;
+  const before = run.instructionsPerLook;
+  if (elapsedMs < LOOK_INTERVAL_MS.short) run.instructionsPerLook = Math.min(before * 4, INSTRUCTIONS_MAX);
+  else if (elapsedMs > LOOK_INTERVAL_MS.long) run.instructionsPerLook = Math.max(before >> 4, 1);
+  if (run.instructionsPerLook !== before) {
+    machine.api.lua_sethook(state, machine.hook, HOOK_COUNT, run.instructionsPerLook);
+  }
 }

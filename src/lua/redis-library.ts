@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { doubleText, ErrorReply, type ByteString } from "../engine/reply.js";
-import { pushReply } from "./conversion.js";
+import { pushReply } from "./reply-to-lua.js";
 import { TYPE_NUMBER, TYPE_STRING, type LuaState } from "./lua-api.js";
 import type { CFunction } from "./lua-instance.js";
 import {

@@ -16,6 +16,7 @@ import {
 } from "./lua-api.js";
 import type { CFunction, LuaInstance } from "./lua-instance.js";
 import { activeRun, pushError, raiseHere, raiseText, SLOT, SLOTS, type Machine } from "./machine.js";
+import { jsonFunctions } from "./json-library.js";
 import { redisConstants, redisFunctions } from "./redis-library.js";
 import { baseFunctions, stringFunctions } from "./standard-functions.js";
 
@@ -43,12 +44,11 @@ const BASE_FUNCTIONS = [
   "tostring",
   "type",
   "unpack",
-  "xpcall",
   "_VERSION",
 ] as const;
 
 /** Libraries that Redis has and this server does not: a script that asks for one is told so. */
-const ABSENT_LIBRARIES = new Set(["cjson", "cmsgpack", "struct"]);
+const ABSENT_LIBRARIES = new Set(["cmsgpack", "struct"]);
 
 export interface Sandbox {
   /** Whether no run has written into a shared table. */
@@ -110,6 +110,7 @@ class SandboxBuilder {
     this.#addBase();
     for (const name of ["table", "string", "math", "coroutine"]) this.#addStandardLibrary(name);
     this.#addLibrary("bit", bitLibrary(this.#machine), {});
+    this.#addLibrary("cjson", jsonFunctions(this.#machine), { _NAME: "cjson", _VERSION: "2.1.0", null: null });
     this.#addLibrary("os", { clock: this.#clock() }, {});
     this.#addLibrary("redis", redisFunctions(this.#machine), redisConstants(this.#machine));
     this.#addStringMetatable();
@@ -170,13 +171,18 @@ class SandboxBuilder {
     api.lua_settop(state, SLOT.globals);
   }
 
-  #addLibrary(name: string, functions: Record<string, CFunction>, constants: Record<string, number | string>): void {
+  #addLibrary(
+    name: string,
+    functions: Record<string, CFunction>,
+    constants: Record<string, number | string | null>,
+  ): void {
     const { api, instance, state } = this.#machine;
     api.lua_createtable(state, 0, 32);
     const table = api.lua_gettop(state);
     for (const [field, implementation] of Object.entries(functions)) this.#setFunction(table, field, implementation);
     for (const [field, value] of Object.entries(constants)) {
-      if (typeof value === "number") api.lua_pushnumber(state, value);
+      if (value === null) api.lua_pushlightuserdata(state, 0);
+      else if (typeof value === "number") api.lua_pushnumber(state, value);
       else instance.pushString(state, value);
       api.lua_setfield(state, table, instance.name(field));
     }

@@ -1,9 +1,9 @@
 import { invariant } from "../engine/invariant.js";
 import { ErrorReply, type ByteString, type Reply } from "../engine/reply.js";
-import { errorLine } from "./conversion.js";
+import { errorLine } from "./lua-to-reply.js";
 import { INSTANCE_BYTES_MIN, loadInterpreter } from "./lua-instance.js";
-import { LuaVm, outOfMemory, type ChunkReference } from "./lua-vm.js";
-import { OverdueError, overdueText, type ActiveRun, type LogLevel, type ScriptHost } from "./machine.js";
+import { LuaVm, outOfMemory, overdue, type ChunkReference } from "./lua-vm.js";
+import { FIRST_LOOK_INSTRUCTIONS, OverdueError, type ActiveRun, type LogLevel, type ScriptHost } from "./machine.js";
 import { ScriptRandom } from "./random.js";
 import { sha1 } from "./redis-library.js";
 import { parseSource } from "./script-source.js";
@@ -195,13 +195,16 @@ export class ScriptEngine {
 
   #execute(script: Script, run: ScriptRun): Reply {
     const vm = this.#vm;
+    const startedMs = run.nowMs();
     const active: ActiveRun = {
       sha: script.sha,
       host: run.host,
       readOnly: run.readOnly || script.isReadOnly,
       nowMs: run.nowMs,
       timeLimitMs: run.timeLimitMs,
-      deadlineMs: run.nowMs() + run.timeLimitMs,
+      deadlineMs: startedMs + run.timeLimitMs,
+      lastLookMs: startedMs,
+      instructionsPerLook: FIRST_LOOK_INSTRUCTIONS,
       resp: 2,
       isOverdue: false,
       errorPosition: null,
@@ -228,7 +231,7 @@ export class ScriptEngine {
   /** The interpreter did not come back in order: what to tell the client. */
   #gaveUp(vm: LuaVm, script: Script, run: ScriptRun, thrown: unknown): ErrorReply {
     const where = ` script: ${script.sha}`;
-    if (thrown instanceof OverdueError) return new ErrorReply(overdueText(run.timeLimitMs) + where);
+    if (thrown instanceof OverdueError) return overdue(run);
     if (vm.instance.memoryRefused) return outOfMemory(script.sha);
     const reason = thrown instanceof RangeError ? "stack overflow" : errorLine(String(thrown));
     this.#options.log("warning", `the Lua interpreter gave up on script ${script.sha}: ${reason}; it is replaced`);
@@ -254,8 +257,8 @@ export class ScriptEngine {
       if (vm.instance.memoryRefused) return outOfMemory(script.sha);
       return new ErrorReply(errorLine(`ERR Error compiling script (new function): ${String(thrown)}`));
     }
-    if (!vm.isSound) this.#vm = this.#newVm();
     if (typeof result !== "number") {
+      if (!vm.isSound) this.#vm = this.#newVm();
       return new ErrorReply(errorLine(`ERR Error compiling script (new function): ${result.message}`));
     }
     script.compiledIn = vm;

@@ -1,5 +1,5 @@
 import { ErrorReply, type ByteString } from "../engine/reply.js";
-import { errorLine } from "./conversion.js";
+import { errorLine } from "./lua-to-reply.js";
 
 /**
  * The first line of a script may say how it is to be run, since Redis 7: `#!lua flags=no-writes,allow-stale`. Of the flags only

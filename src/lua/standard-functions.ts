@@ -3,6 +3,7 @@ import { formatInteger } from "./integer-format.js";
 import {
   MULTIPLE_RESULTS,
   STATUS_OK,
+  STATUS_RUNTIME_ERROR,
   TYPE_NIL,
   TYPE_NUMBER,
   TYPE_STRING,
@@ -12,14 +13,14 @@ import {
   type StackIndex,
 } from "./lua-api.js";
 import type { CFunction } from "./lua-instance.js";
-import { beforeZero, checkTime, raiseHere, type Machine } from "./machine.js";
+import { beforeZero, checkTime, raiseHere, raiseText, type Machine } from "./machine.js";
 import { COSTLY_STEPS, isShort, patternSteps } from "./pattern-cost.js";
 import { callWatched } from "./watchdog.js";
 
 /**
  * Functions of Lua's own libraries that need help, each for one of these reasons:
  *
- *   - Redis has its own (`pcall` gives the text of an error table)
+ *   - Redis has its own (`pcall` gives the text of an error table, see below for `xpcall`)
  *   - the interpreter is a 32-bit program, scripts expect 64-bit integers (`format`, `tonumber` with a base, positions)
  *   - it could run for ever in one instruction, where no hook sees it (patterns, `rep`, `collectgarbage`)
  *   - it would load bytecode, which can break the interpreter
@@ -30,10 +31,11 @@ import { callWatched } from "./watchdog.js";
 
 type OriginalFunctions = (name: string) => CFunction;
 
-/** The globals `pcall`, `tonumber`, `load`, `loadstring`, `collectgarbage`. */
+/** The globals `pcall`, `xpcall`, `tonumber`, `load`, `loadstring`, `collectgarbage`. */
 export function baseFunctions(machine: Machine, original: OriginalFunctions): Record<string, CFunction> {
   return {
     pcall: protectedCall(machine),
+    xpcall: protectedCallWithHandler(machine),
     tonumber: toNumber(machine, original("tonumber")),
     loadstring: loadString(machine, original("loadstring")),
     load: loadPieces(machine),
@@ -74,6 +76,33 @@ function protectedCall({ api, instance }: Machine): CFunction {
     }
     api.lua_pushboolean(state, 0);
     api.lua_insert(state, 1);
+    return api.lua_gettop(state);
+  };
+}
+
+/**
+ * `xpcall` that calls its handler after the call and not from within the error. Lua calls it from where the error was raised; when that
+ * is the hook that ends a run, hooks are off, and a handler that never returns could not be ended. A handler can tell the
+ * difference only with the debug library, which scripts do not have.
+ */
+function protectedCallWithHandler({ api, instance }: Machine): CFunction {
+  return (state) => {
+    api.luaL_checkany(state, 2);
+    api.lua_settop(state, 2);
+    api.lua_pushvalue(state, 1);
+    const status = api.lua_pcall(state, 0, MULTIPLE_RESULTS, 0);
+    api.lua_pushboolean(state, status === STATUS_OK ? 1 : 0);
+    api.lua_replace(state, 1);
+    if (status === STATUS_RUNTIME_ERROR) {
+      const isFunction = api.lua_type(state, 2) === TYPE_FUNCTION;
+      api.lua_pushvalue(state, 2);
+      api.lua_insert(state, 3);
+      if (!isFunction || api.lua_pcall(state, 1, 1, 0) !== STATUS_OK) {
+        api.lua_settop(state, 2);
+        instance.pushString(state, "error in error handling");
+      }
+    }
+    api.lua_remove(state, 2);
     return api.lua_gettop(state);
   };
 }
@@ -206,13 +235,20 @@ function withPositions({ api }: Machine, original: CFunction, positions: readonl
   };
 }
 
-/** Nothing, repeated: Lua would count to the end. */
-function repeat({ api, instance }: Machine, original: CFunction): CFunction {
+/** `string.rep`: of nothing, Lua would count to the end; of too much, it would write until memory ends. */
+function repeat(machine: Machine, original: CFunction): CFunction {
+  const { api, instance } = machine;
   return (state) => {
-    if (api.lua_type(state, 1) !== TYPE_STRING || instance.stringLength(state, 1) > 0) return original(state);
-    if (api.lua_isnumber(state, 2) === 0) return original(state);
-    api.lua_settop(state, 1);
-    return 1;
+    if (api.lua_type(state, 1) !== TYPE_STRING || api.lua_isnumber(state, 2) === 0) return original(state);
+    const bytes = instance.stringLength(state, 1);
+    if (bytes === 0) {
+      api.lua_settop(state, 1);
+      return 1;
+    }
+    const count = Math.trunc(api.lua_tonumber(state, 2)) | 0;
+    if (bytes * count <= instance.memoryBytesMax) return original(state);
+    instance.memoryRefused = true;
+    return raiseText(machine, state, "not enough memory");
   };
 }
 

@@ -1,4 +1,4 @@
-import type { Command, Origin } from "../engine/command.js";
+import type { Command } from "../engine/command.js";
 import type { ByteString, Reply } from "../engine/reply.js";
 import type { NodeReport, PARKED, SATURATED, Session } from "../ports.js";
 
@@ -59,5 +59,3 @@ export interface Backend {
   /** SHUTDOWN: the same as SIGTERM. */
   shutdown(): void;
 }
-
-export type { Command, NodeReport, Origin, Reply, Session };

@@ -87,6 +87,9 @@ export function formatKeyspaceFlags(flags: number): string {
   return [...letters, ...LETTERS_BESIDE_A.filter(isSet)].join("");
 }
 
+/** As in Redis. What AUTH can carry before it has succeeded is bounded; a longer password would lock everybody out. */
+export const PASSWORD_BYTES_MAX = 512;
+
 /** Enough for any analysis; each entry may hold 4 KB of arguments. */
 export const SLOWLOG_ENTRIES_MAX = 4096;
 const UINT32_MAX = 4_294_967_295;
@@ -220,8 +223,13 @@ export const PARAMETERS: readonly Parameter[] = [
     name: "requirepass",
     summary: "password that new connections must give; empty: none",
     read: (settings) => settings.password ?? "",
-    plan: (value, settings) => () => {
-      settings.password = value === "" ? null : value;
+    plan: (value, settings) => {
+      if (value.length > PASSWORD_BYTES_MAX) {
+        return `the password is ${value.length} bytes long, the limit is ${PASSWORD_BYTES_MAX} bytes`;
+      }
+      return () => {
+        settings.password = value === "" ? null : value;
+      };
     },
   },
   {

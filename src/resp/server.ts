@@ -113,9 +113,9 @@ export class RespServer implements ConnectionHost, ServerHandle {
   #turnsAsked: Connection[] = [];
   #sendsAsked: Connection[] = [];
   #isRoundAsked = false;
-  #roomAsked: Connection[] = [];
+  #roomAsked = new Set<Connection>();
   #isRoomAsked = false;
-  #pauseAsked: Connection[] = [];
+  #pauseAsked = new Set<Connection>();
   #pauseEnd: Timer | null = null;
   #pausedUntilMs = 0;
   #housekeeping: Timer | null = null;
@@ -266,10 +266,10 @@ export class RespServer implements ConnectionHost, ServerHandle {
     return connection?.isClosed === true ? undefined : connection;
   }
 
-  /** Ends every connection but `except` without an answer: this node has lost the role, or its store has failed. */
-  closeAll(except: Session | null, reason: string): void {
+  /** Ends every connection but `except`, behind what is answered already: this node has given up the role. */
+  dismissAll(except: Session | null, reason: string): void {
     for (const connection of this.#connections.values()) {
-      if (connection !== except) connection.close(reason);
+      if (connection !== except) connection.dismiss(reason);
     }
     this.#askForRoomAgain();
   }
@@ -277,6 +277,8 @@ export class RespServer implements ConnectionHost, ServerHandle {
   forget(connection: Connection): void {
     this.#connections.delete(connection.id);
     this.#lingering.delete(connection);
+    this.#roomAsked.delete(connection);
+    this.#pauseAsked.delete(connection);
     if (this.#connections.size === 0) this.#onAllGone?.();
   }
 
@@ -320,13 +322,13 @@ export class RespServer implements ConnectionHost, ServerHandle {
   };
 
   askForRoom(connection: Connection): void {
-    this.#roomAsked.push(connection);
+    this.#roomAsked.add(connection);
     if (this.#isRoomAsked) return;
     this.#isRoomAsked = true;
     this.backend.onRoom(() => {
       this.#isRoomAsked = false;
       const waiting = this.#roomAsked;
-      this.#roomAsked = [];
+      this.#roomAsked = new Set();
       for (const waiter of waiting) waiter.release(HOLDS.saturated);
     });
   }
@@ -334,10 +336,10 @@ export class RespServer implements ConnectionHost, ServerHandle {
   /** A role that is given up takes its promise to call back with it: who is left asks the next one. */
   #askForRoomAgain(): void {
     const waiting = this.#roomAsked;
-    this.#roomAsked = [];
+    this.#roomAsked = new Set();
     this.#isRoomAsked = false;
     for (const waiter of waiting) {
-      if (!waiter.isClosed) this.askForRoom(waiter);
+      if (!waiter.isClosed && !waiter.isClosing) this.askForRoom(waiter);
     }
   }
 
@@ -358,12 +360,12 @@ export class RespServer implements ConnectionHost, ServerHandle {
     this.#pauseEnd = null;
     this.pausedKind = "none";
     const waiting = this.#pauseAsked;
-    this.#pauseAsked = [];
+    this.#pauseAsked = new Set();
     for (const connection of waiting) connection.release(HOLDS.paused);
   }
 
   askForEndOfPause(connection: Connection): void {
-    this.#pauseAsked.push(connection);
+    this.#pauseAsked.add(connection);
   }
 
   // Housekeeping --------------------------------------------------------------------------------------------------
@@ -409,7 +411,9 @@ export class RespServer implements ConnectionHost, ServerHandle {
       else connection.closeAfterReplies();
     }
     return new Promise((resolve) => {
-      const graceEnd = this.#scheduler.after(graceMs, () => this.closeAll(null, "the server stops"));
+      const graceEnd = this.#scheduler.after(graceMs, () => {
+        for (const connection of this.#connections.values()) connection.close("the server stops");
+      });
       this.#onAllGone = () => {
         this.#onAllGone = null;
         graceEnd.cancel();

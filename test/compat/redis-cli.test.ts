@@ -115,21 +115,27 @@ describeWith(["redis-cli"], "redis-cli", () => {
     const exited = new Promise<number | null>((resolve) => {
       child.once("close", resolve);
     });
-    const promptCount = (): number => out.split(`127.0.0.1:${at}> `).length;
+    // redis-cli throws away what was typed before it shows its prompt: a line may be typed when the prompt stands last.
+    const atPrompt = (): boolean => out.replaceAll(/\u001B\[[\d;]*[A-Za-z]|\r/gu, "").endsWith(`127.0.0.1:${at}> `);
+    let seenBefore = 0;
+    const type = async (line: string): Promise<void> => {
+      await until("the prompt", () => out.length > seenBefore && atPrompt());
+      seenBefore = out.length;
+      child.stdin.write(line);
+    };
     try {
-      await until("the prompt", () => promptCount() > 1);
-      child.stdin.write("lease.grant ");
+      await type("lease.grant ");
       await until("the hint of LEASE.GRANT's arguments", () => /lease\.grant .*(ttl|seconds)/is.test(out));
       child.stdin.write("typed 60\r");
       await until("the reply", () => /2\) \(integer\) 60000/.test(out));
-      child.stdin.write("lease.keepal\t");
+      await type("lease.keepal\t");
       await until("the completion", () => /lease\.keepalive/i.test(out));
       child.stdin.write(" typed\r");
       await until("the reply", () => /\n\(integer\) 60000/.test(out));
-      child.stdin.write("help lease.revoke\r");
+      await type("help lease.revoke\r");
       await until("the help", () => /summary:/.test(out));
-      child.stdin.write("help @leases\r");
-      child.stdin.write("quit\r");
+      await type("help @leases\r");
+      await type("quit\r");
       expect(await within("redis-cli to end", exited)).toBe(0);
     } finally {
       child.kill("SIGKILL");

@@ -96,6 +96,7 @@ export function faultAt(name: FaultPoint, skip = 0): Fault {
 /** A session that writes down what it gets. */
 export class RecordingSession implements Session {
   readonly origin = { databaseIndex: 0, owner: "tester 127.0.0.1:1" };
+  readonly nowMs = 0;
   readonly delivered: [ticket: number, reply: Reply][] = [];
   readonly closed: string[] = [];
   onDeliver: (() => void) | null = null;

@@ -19,13 +19,13 @@ export const realScheduler: Scheduler = {
   soon: (callback) => void setImmediate(callback),
 };
 
-export const realClock: Clock = {
+const realClock: Clock = {
   monotonicMs: () => performance.now(),
   unixMs: () => Date.now(),
 };
 
 /** A log that keeps its lines. */
-export class KeptLog implements Log {
+class KeptLog implements Log {
   readonly lines: string[] = [];
 
   write(level: string, message: string): void {

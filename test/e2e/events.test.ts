@@ -15,19 +15,23 @@ describe.each([2, 3] as const)("events over RESP%i", (protocol) => {
     const ids = ["expiring", "revoked", "flushed"].map((name) => `${name}-${protocol}`);
     for (const id of ids) await listener.call("SUBSCRIBE", `lease:${id}`);
     await client.call("CLIENT", "SETNAME", `worker-${protocol}`);
-    await client.call("LEASE.GRANT", ids[0] ?? "", "PX", 150);
     await client.call("LEASE.GRANT", ids[1] ?? "", 60);
-    await client.call("LEASE.GRANT", ids[2] ?? "", 60);
+    await client.call("LEASE.GRANT", ids[2] ?? "", 60, "KEY", `flushed-${protocol}`, "v");
 
     await client.call("LEASE.REVOKE", ids[1] ?? "");
     const revoked = await listener.nextMessage();
     expect(revoked.slice(0, 2)).toEqual(["message", `lease:${ids[1] ?? ""}`]);
     expect(revoked[2]).toMatch(new RegExp(`^revoked by=.*worker-${protocol}`));
+    await client.call("LEASE.GRANT", ids[0] ?? "", "PX", 150);
     const expired = await listener.nextMessage();
     expect(expired.slice(0, 2)).toEqual(["message", `lease:${ids[0] ?? ""}`]);
     expect(expired[2]).toMatch(/^expired late-ms=\d+$/);
+    await listener.call("SUBSCRIBE", `lock:flushed-${protocol}`);
     await client.call("FLUSHALL");
     expect(await listener.nextMessage()).toEqual(["message", `lease:${ids[2] ?? ""}`, "forced"]);
+    const released = await listener.nextMessage();
+    expect(released.slice(0, 2)).toEqual(["message", `lock:flushed-${protocol}`]);
+    expect(released[2]).toMatch(/^released flushed-\d \d+$/);
 
     await client.call("PUBLISH", `lease:${ids[0] ?? ""}`, "the end of the test");
     expect(await listener.nextMessage()).toEqual(["message", `lease:${ids[0] ?? ""}`, "the end of the test"]);

@@ -125,3 +125,32 @@ test("a step-down under load loses nothing that was acknowledged, and answers no
   const left = await operator.pipeline(acknowledged.map((id) => ["LEASE.PTTL", id]));
   expect(left.filter((ms) => typeof ms !== "number" || ms <= 0)).toEqual([]);
 });
+
+test("what became durable by the step-down is answered before the connection ends", async () => {
+  const server = await servers.start();
+  const operator = await server.connect();
+  for (let round = 0; round < 3; round++) {
+    const clients = await Promise.all(Array.from({ length: 5 }, async () => server.connect()));
+    const answered = new Set<string>();
+    const load = clients.flatMap((client, index) =>
+      [0, 1, 2].map(async (number) => {
+        const id = `round-${round}-${index}-${number}`;
+        // not taken any more, so not durable either: that is what is compared below
+        const reply = await client.send("LEASE.GRANT", id, 60).catch(() => null);
+        if (Array.isArray(reply)) answered.add(id);
+      }),
+    );
+    await operator.call("FAILOVER");
+    await Promise.all(load);
+    await operator.call("REPLICAOF", "NO", "ONE");
+    const [, durable] = (await operator.call(
+      "LEASE.SCAN",
+      0,
+      "MATCH",
+      `round-${round}-*`,
+      "COUNT",
+      100,
+    )) as RespValue[];
+    expect((durable as string[]).toSorted()).toEqual([...answered].toSorted());
+  }
+});

@@ -32,6 +32,7 @@ describe("what cannot be understood ends with exit code 2 and one line", () => {
     ["an unknown verb", ["sevre"], {}, /sevre/],
     ["an argument too many", ["serve", "now"], {}, /now/],
     ["a bad value in the environment", ["serve"], { LEASEHOLD_PORT: "many" }, /LEASEHOLD_PORT|port/],
+    ["a password that AUTH could not carry", ["serve", "--requirepass", "x".repeat(513)], {}, /513.*512 bytes/],
     ["a bad choice", ["serve", "--protected-mode", "maybe"], {}, /protected-mode/],
   ] as const)("%s", async (_name, args, env, mentions) => {
     const dir = servers.directory();

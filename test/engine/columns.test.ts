@@ -1,7 +1,6 @@
 import * as fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { CHUNK_ROWS, Float64Column, ReferenceColumn, RowAllocator, SparseInt32Column } from "#src/engine/columns.js";
-import { NameIndex } from "#src/engine/name-index.js";
 
 describe("rows", () => {
   test("are handed out once, and again after they were freed", () => {
@@ -69,31 +68,4 @@ describe("rows", () => {
     expect(column.get(3 * CHUNK_ROWS + 1)).toBe(9);
     expect(column.get(0)).toBe(0);
   });
-});
-
-test("an index of names is a Map, whatever the names", () => {
-  const name = fc.oneof(
-    fc.constantFrom("", "a", "\0", "\xff"),
-    fc.string({ unit: fc.constantFrom("a", "b", "\xff"), maxLength: 20 }),
-  );
-  const change = fc.record({ name, row: fc.nat(5), kind: fc.constantFrom("set", "delete") });
-  fc.assert(
-    fc.property(fc.array(change, { maxLength: 100 }), (changes) => {
-      const index = new NameIndex();
-      const map = new Map<string, number>();
-      for (const { name: key, row, kind } of changes) {
-        if (kind === "set") {
-          index.set(key, row);
-          map.set(key, row);
-        } else {
-          index.deleteIf(key, row);
-          if (map.get(key) === row) map.delete(key);
-        }
-        for (const { name: asked } of changes) expect(index.get(asked)).toBe(map.get(asked) ?? -1);
-      }
-      index.clear();
-      expect(index.get("a")).toBe(-1);
-    }),
-    { numRuns: 200 },
-  );
 });

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Command } from "#src/engine/command.js";
-import { TTL_MS_MAX } from "#src/engine/limits.js";
+import { ENDED_LEASES_REMEMBERED_MAX, TTL_MS_MAX } from "#src/engine/limits.js";
 import { TICK_MS } from "#src/engine/timer-wheel.js";
 import * as on from "./manual-engine.js";
 import { ManualEngine } from "./manual-engine.js";
@@ -408,14 +408,23 @@ describe("LEASE.INFO", () => {
     expect(server.answer(on.info("a"))).toMatchObject({ state: "live" });
   });
 
-  test("remembers the newest ends only", () => {
+  test("remembers the newest ends only, of an id the newest", () => {
     const server = new ManualEngine();
-    for (let count = 0; count < 10_001; count += 1) {
-      server.run(on.grant(`lease-${count}`, 5_000));
-      server.run(on.revoke(`lease-${count}`));
-    }
+    const end = (id: string): void => {
+      server.run(on.grant(id, 5_000));
+      server.run(on.revoke(id));
+    };
+    end("again");
+    for (let count = 0; count < ENDED_LEASES_REMEMBERED_MAX - 1; count += 1) end(`lease-${count}`);
+    expect(server.answer(on.info("again"))).toMatchObject({ state: "ended" });
+    server.advance(7);
+    end("again");
+    expect(server.answer(on.info("again"))).toMatchObject({ state: "ended", "ended-at": server.unixMs });
+    expect(server.answer(on.info("lease-0"))).toMatchObject({ state: "ended" });
+    end("last");
     expect(server.answer(on.info("lease-0"))).toBeNull();
     expect(server.answer(on.info("lease-1"))).toMatchObject({ state: "ended" });
+    expect(server.answer(on.info("again"))).toMatchObject({ state: "ended" });
   });
 
   test("grace from a take-over to the first renewal", () => {

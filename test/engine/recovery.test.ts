@@ -89,6 +89,13 @@ describe("rows that belong to nothing", () => {
     engine.checkInvariants();
   });
 
+  test("a key older than its lease belonged to a former lease of the same id", () => {
+    const engine = load([leasePut("a", 5_000, 7), keyPut("a", "old", 6), keyPut("a", "own", 7)]);
+    expect(engine.finishRecovery().orphanKeys).toMatchObject([{ key: "old", leaseId: "a", token: 6 }]);
+    expect(engine.keysByDatabase[0]).toBe(1);
+    engine.checkInvariants();
+  });
+
   test.each([
     ["the later row", 5, 9, "b"],
     ["the earlier row", 9, 5, "a"],

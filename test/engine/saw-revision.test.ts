@@ -56,6 +56,13 @@ describe("a reply waits for what it reveals", () => {
     expect(server.run(on.keepAlive("b")).sawRevision).toBe(2);
   });
 
+  test("the TTL of a key waits for a longer TTL of its lease", () => {
+    const server = two();
+    server.run(on.setTtl("a", 60_000));
+    expect(server.run(on.keyPttl("ka")).sawRevision).toBe(3);
+    expect(server.run(on.keyPttl("kb")).sawRevision).toBe(2);
+  });
+
   test("LEASE.INFO waits for changes of the lease's keys, comings and goings", () => {
     const server = two();
     server.run(on.attach("a", "new"));

@@ -7,9 +7,15 @@ import { createEngine, evaluate, RealRedis, StoreHost } from "./support.js";
 
 /**
  * The same scripts on a real Redis and on the script engine: the bytes of the reply must be the same, in both versions of the
- * protocol. What is meant to differ is listed with its reason.
+ * protocol. What is known to differ, and so is in no script here:
+ *
+ *   - cmsgpack and struct are not there; cjson without the functions that change its settings; os.clock is there, Redis 7.0 has no os
+ *   - a seed of math.randomseed is for one run; where Redis's draws stand depends on all scripts before
+ *   - a run ends at its time limit, at the limits of memory, reply and arguments; Redis's goes on until SCRIPT KILL
+ *   - an error table without `err` is "ERR unknown error"; Redis 7.0.15 crashes
+ *   - tonumber('0x') is 0, addresses look different (`tostring({})`, `tostring(cjson.null)`): musl against glibc
+ *   - pcall() without a function is an error; table.insert into a library writes where only this run sees it
  */
-const DIFFERENCES: Readonly<Record<string, string>> = {};
 
 describeWith(["redis-server"], "scripts answer as on a real Redis", () => {
   let redis: RealRedis;
@@ -27,7 +33,6 @@ describeWith(["redis-server"], "scripts answer as on a real Redis", () => {
       await redis.exchange("HELLO", String(protocol));
       const differing: { script: string; redis: string; ours: string }[] = [];
       for (const script of SCRIPTS) {
-        if (Object.hasOwn(DIFFERENCES, script)) continue;
         await redis.exchange("FLUSHALL");
         const theirs = await redis.exchange("EVAL", script, String(KEYS.length), ...KEYS, ...ARGUMENTS);
         const reply = evaluate(engine, script, { keys: KEYS, args: ARGUMENTS, host: new StoreHost() });

@@ -70,7 +70,7 @@ export async function startNode(start: Partial<StartSettings> = {}): Promise<Tes
       },
       publish: (event) => context.pubsub.publishEvent(event),
     },
-    closeSessions: (except, reason) => server.closeAll(except, reason),
+    closeSessions: (except, reason) => server.dismissAll(except, reason),
     onFailure: (error) => {
       throw error;
     },

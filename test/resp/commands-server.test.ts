@@ -166,6 +166,7 @@ describe("CONFIG", () => {
       ["timeout", "7", "databases", "99"],
       ["timeout", "7", "TIMEOUT", "8"],
       ["requirepass", "x", "timeout", "1.5"],
+      ["timeout", "7", "requirepass", "x".repeat(513)],
     ]) {
       expect(await errorText(connection, "CONFIG", "SET", ...bad)).toMatch(/^ERR (CONFIG SET failed|Unknown option)/);
       expect(show(await connection.call("CONFIG", "GET", "*"))).toBe(before);

@@ -253,6 +253,23 @@ describe("commands that hold the connection", () => {
     expect(harness.server.pausedKind).toBe("none");
   });
 
+  it("CLIENT PAUSE: a client that leaves meanwhile is noticed at once, and what it had asked for never runs", async () => {
+    await start();
+    const [gone, stays] = [await open(), await open()];
+    harness.server.pause("all", 60_000);
+    gone.send(request("LATER", "gone"));
+    stays.send(request("LATER", "stays"));
+    await eventually(
+      () => [...harness.server.connections()].every((one) => one.queryBufferBytes > 0),
+      "both are held up",
+    );
+    gone.socket.destroy();
+    await eventually(() => harness.server.connectionCount === 1, "it is noticed");
+    harness.server.unpause();
+    await eventually(() => harness.backend.parked.length > 0, "the other one runs");
+    expect(harness.backend.parked.map(({ reply }) => reply)).toEqual(["stays"]);
+  });
+
   it("gives others their turn within a long pipeline", async () => {
     const ran: ByteString[] = [];
     await start({
@@ -629,6 +646,21 @@ describe("messages from outside", () => {
 });
 
 describe("CLIENT REPLY", () => {
+  it("SKIP is used up by a subscription, whose confirmation comes all the same", async () => {
+    await start({
+      commands: testCommands({
+        skip: (_argv, connection) => {
+          connection.replyMode = "skip-next";
+          return NO_REPLY;
+        },
+        subscribe: () => new SeveralReplies([new PushReply(["subscribe", "c", 1])]),
+      }),
+    });
+    const client = await open();
+    client.send("SKIP\r\nSUBSCRIBE c\r\nPING first\r\nPING second\r\n");
+    await client.expect("*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n" + bulk("first") + bulk("second"));
+  });
+
   it("OFF silences everything until ON; SKIP silences the one command after it, also a parked one and an error", async () => {
     await start({
       commands: testCommands({

@@ -217,11 +217,29 @@ describe("the register", () => {
     const kept = await open();
     const others = [await open(), await open(), await open()];
     await eventually(() => harness.server.connectionCount === 4, "all are in");
-    harness.server.closeAll(harness.server.connection(1) ?? null, "the role is gone");
+    harness.server.dismissAll(harness.server.connection(1) ?? null, "the role is gone");
     for (const other of others) await other.until((client) => client.closed || client.ended);
     kept.send("PING\r\n");
     await kept.expect("+PONG\r\n");
-    expect(harness.server.connectionCount).toBe(1);
+    await eventually(() => harness.server.connectionCount === 1, "the others are gone");
+  });
+
+  it("sends what is answered before it closes, and leaves what is not unanswered", async () => {
+    await start();
+    const [answered, half, blocked] = [await open(), await open(), await open()];
+    answered.send(request("LATER", "a") + request("LATER", "b"));
+    await eventually(() => harness.backend.parked.length === 2, "the first two wait");
+    half.send(request("LATER", "c") + request("LATER", "d"));
+    await eventually(() => harness.backend.parked.length === 4, "four wait");
+    blocked.send(request("WAIT", "e"));
+    await eventually(() => harness.backend.parked.length === 5, "all wait");
+    harness.backend.release([0, 1, 2]);
+    harness.server.dismissAll(null, "the role is gone");
+    for (const one of [answered, half, blocked]) await one.until((client) => client.closed || client.ended);
+    expect(answered.received).toBe("$1\r\na\r\n$1\r\nb\r\n");
+    expect(half.received).toBe("$1\r\nc\r\n");
+    expect(blocked.received).toBe("");
+    await eventually(() => harness.server.connectionCount === 0, "all are gone");
   });
 });
 
@@ -235,7 +253,7 @@ describe("a backend that forgets who waits for room", () => {
     kept.send(request("LATER", "b") + request("LATER", "c"));
     await eventually(() => harness.server.connection(2)?.queryBufferBytes === 2 * "LATERb".length, "the second waits");
     harness.backend.forgetRoom();
-    harness.server.closeAll(harness.server.connection(2) ?? null, "the role is gone");
+    harness.server.dismissAll(harness.server.connection(2) ?? null, "the role is gone");
     expect(harness.backend.waitingForRoom).toBe(1);
     harness.backend.makeRoom(2);
     await eventually(() => harness.backend.parked.length === 2, "it goes on");

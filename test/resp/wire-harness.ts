@@ -1,5 +1,7 @@
 import { connect, type Socket } from "node:net";
-import type { Backend, Command, NodeReport, Session } from "#src/resp/backend.js";
+import type { Backend } from "#src/resp/backend.js";
+import type { Command } from "#src/engine/command.js";
+import type { NodeReport, Session } from "#src/ports.js";
 import type { CommandLookup, CommandSpec, RunResult, ServerSettings } from "#src/resp/command.js";
 import type { ClientConnection } from "#src/resp/command.js";
 import { RespServer } from "#src/resp/server.js";

@@ -27,6 +27,7 @@ export interface Mutation {
   /** Puts the bug in; returns what takes it out again. */
   readonly install?: () => () => void;
   readonly diskBugs?: Partial<DiskBugs>;
+  readonly sessionsKeepOldReadings?: boolean;
   readonly adjust?: (swarm: Swarm) => Swarm;
 }
 
@@ -163,6 +164,17 @@ export const MUTATIONS = {
     foundBy: ["I6-dead-is-dead"],
     install: () => decideWithoutTime("lease-keepalive", -Infinity),
   },
+  "turns-keep-old-readings": {
+    bug: "a connection that was held up goes on with the clock reading from before its input arrived",
+    foundBy: ["I5-early-expiry"],
+    sessionsKeepOldReadings: true,
+    adjust: (swarm) => ({
+      ...swarm,
+      workload: { ...swarm.workload, pipelineMax: 16 },
+      node: { ...swarm.node, batchBytesMax: 1 },
+      diskTimes: { ...swarm.diskTimes, stallChance: 0.05, stallMsMax: 1000 },
+    }),
+  },
   "expiry-does-not-look-again": {
     bug: "the tick's word is enough to end a lease, and it names leases that were renewed",
     foundBy: ["I5-early-expiry"],
@@ -279,6 +291,20 @@ export const MUTATIONS = {
     foundBy: ["liveness"],
     install: () => replace(Engine.prototype, "nextDueMs", () => () => null),
   },
+  "sweeping-waits-for-a-lease": {
+    bug: "ended rows beyond one slice are kept until something else is due",
+    foundBy: ["liveness"],
+    adjust: (swarm) => ({ ...swarm, node: { ...swarm.node, stepMax: 1 } }),
+    install: () =>
+      replace(
+        Engine.prototype,
+        "nextDueMs",
+        (nextDueMs) =>
+          function onlyLeases(this: Engine) {
+            return this.leases === 0 ? null : nextDueMs.call(this);
+          },
+      ),
+  },
   "step-down-does-not-drain": {
     bug: "the role is given up with a batch in flight",
     foundBy: ["recovery", "ports", "I8-replies"],
@@ -319,7 +345,9 @@ export function simulateMutation(
   try {
     return simulate(seed, {
       ...options,
+      audit: false,
       ...(mutation.adjust === undefined ? {} : { adjust: mutation.adjust }),
+      sessionsKeepOldReadings: mutation.sessionsKeepOldReadings ?? false,
       ...(mutation.diskBugs === undefined ? {} : { diskBugs: mutation.diskBugs }),
     });
   } finally {

@@ -40,5 +40,4 @@ export interface SimRequest {
   /** For keys that it may take: the largest token that anybody was known to hold when it was sent. */
   readonly tokensKnown: ReadonlyMap<string, number>;
   decision: DecisionRecord | null;
-  delivered: boolean;
 }

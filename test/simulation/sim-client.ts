@@ -207,9 +207,12 @@ export class SimClient implements ClientClock, WireClient {
 
   #someId(): string {
     const { random } = this.#world;
-    const { leaseIds, sharedIds } = this.#options.workload;
+    const { leaseIds, sharedIds, paddingBytes } = this.#options.workload;
+    // A name that the server itself may come to choose.
+    if (sharedIds && random.chance(0.03)) return `sim1-${random.integer(1, 100).toString(36)}`;
     const number = random.integer(0, leaseIds - 1);
-    return sharedIds ? `lease-${number}` : `lease-${this.index}-${number}`;
+    const id = sharedIds ? `lease-${number}` : `lease-${this.index}-${number}`;
+    return id + "~".repeat(paddingBytes);
   }
 
   #someKey(): string {
@@ -224,7 +227,8 @@ export class SimClient implements ClientClock, WireClient {
 
   #nextValue(): string {
     this.#values += 1;
-    return `${this.index}.${this.#values}\xfe`;
+    // Ten times as long as an id: batches and pages of all sizes.
+    return `${this.index}.${this.#values}\xfe${"v".repeat(10 * this.#options.workload.paddingBytes)}`;
   }
 
   #nextNonce(): string {
@@ -299,7 +303,6 @@ export class SimClient implements ClientClock, WireClient {
       sentAtMs: this.#nowMs,
       tokensKnown: this.#beliefs.tokensKnown(names.map((key) => keyName(databaseIndex, key))),
       decision: null,
-      delivered: false,
     };
     this.#giveBack(request);
     if (this.#connection === null) {
@@ -332,7 +335,6 @@ export class SimClient implements ClientClock, WireClient {
       "I8-replies",
       () => `${request.number} is answered, ${expected?.number} was to be next`,
     );
-    request.delivered = true;
     this.answered += 1;
     this.#world.trace(`${this.name} hears ${request.number} ${describe(reply)}`);
     if (request.decision === null) {

@@ -3,7 +3,7 @@ import type { StoreError } from "#src/durability/store.js";
 import type { Engine } from "#src/engine/engine.js";
 import type { EngineLimits } from "#src/engine/limits.js";
 import { OK, type Reply } from "#src/engine/reply.js";
-import type { Fault, FaultPoint, Log } from "#src/ports.js";
+import type { Fault, FaultPoint, Log, Session } from "#src/ports.js";
 import type { Oracle } from "./oracle.js";
 import { SimHost, SimulatedCrash, type HostOptions } from "./sim-host.js";
 import { SimSession, type SessionEnd } from "./sim-session.js";
@@ -30,9 +30,13 @@ export interface NodeOptions {
   readonly engineLimits: EngineLimits;
   readonly batchBytesMax: number;
   readonly points: PointFaults;
+  /** A deliberate bug: see SessionOptions. */
+  readonly sessionsKeepOldReadings: boolean;
   hasListeners(): boolean;
   /** The engine's digest of its durable state. */
   digest(engine: Engine): string;
+  /** It has the disk and begins to load. */
+  onLoads(): void;
   /** It has taken the role. */
   onServes(): void;
   /** The process has ended; nothing of it runs any more. */
@@ -41,6 +45,9 @@ export interface NodeOptions {
 
 /** Points at which production code hands an Error on as a failure of the store; elsewhere it would be a crash anyway. */
 const ERROR_POINTS: ReadonlySet<FaultPoint> = new Set<FaultPoint>(["commit:before-write", "commit:after-write"]);
+
+/** A slow command: the turn that it is part of grows as old as the next one is. */
+const COMMAND_MS_MAX = 5;
 
 /** How long a process that has to end goes on running, at most. */
 const DYING_MS_MAX = 5;
@@ -90,6 +97,7 @@ export class SimNode {
       closeSessions: (except, reason) => this.#closeSessions(except, reason),
       onFailure: (error) => this.#failed(error),
     });
+    this.store.onLoad = () => options.onLoads();
     this.store.onHandOver = (revision) => this.#handedOver(revision);
   }
 
@@ -125,7 +133,21 @@ export class SimNode {
   }
 
   accept(owner: string, end: SessionEnd): SimSession {
-    const session = new SimSession(this.coordinator, this.#oracle, owner, end);
+    const { random } = this.#world;
+    const session = new SimSession(
+      {
+        coordinator: this.coordinator,
+        oracle: this.#oracle,
+        clock: this.host.clock,
+        scheduler: this.host.scheduler,
+        batchChance: 0.5,
+        spend: () =>
+          this.#world.spend(random.chance(0.05) ? random.between(0, COMMAND_MS_MAX) : random.between(0, 0.02)),
+        keepsOldReading: this.#options.sessionsKeepOldReadings,
+      },
+      owner,
+      end,
+    );
     session.silenced = this.#failures > 0;
     this.#sessions.add(session);
     return session;
@@ -138,9 +160,12 @@ export class SimNode {
 
   // Roles and ends ----------------------------------------------------------------------------------------------------
 
-  stepDown(done: (reply: Reply) => void): void {
+  /** `keepOne`: a client's connection asked for it and stays open, as that of FAILOVER does. */
+  stepDown(keepOne: boolean, done: (reply: Reply) => void): void {
     this.host.enter(() => {
-      this.coordinator.stepDown(null, (reply) => {
+      const open = [...this.#sessions].filter((session) => !session.isClosed);
+      const kept = keepOne && open.length > 0 ? this.#world.random.pick(open) : null;
+      this.coordinator.stepDown(kept, (reply) => {
         // Anything else is the answer to a second request while the first is under way.
         if (reply === OK) this.#servesNoMore();
         done(reply);
@@ -218,12 +243,15 @@ export class SimNode {
     this.#options.onEnd(this, reason);
   }
 
-  #closeSessions(except: unknown, reason: string): void {
+  #closeSessions(except: Session | null, reason: string): void {
     this.trace(`closes sessions: ${reason}`);
     for (const session of this.#sessions) if (session !== except) session.close();
     // Connections without a session yet are closed as well.
-    for (const connection of this.connections) connection.closedByServer();
-    this.connections.clear();
+    for (const connection of this.connections) {
+      if (except !== null && connection.isOf(except)) continue;
+      connection.closedByServer();
+      this.connections.delete(connection);
+    }
   }
 
   #handedOver(revision: number): void {

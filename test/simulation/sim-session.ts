@@ -1,6 +1,6 @@
 import type { Coordinator } from "#src/coordinator.js";
 import type { Reply } from "#src/engine/reply.js";
-import { PARKED, SATURATED, type Session } from "#src/ports.js";
+import { PARKED, SATURATED, type Clock, type Scheduler, type Session } from "#src/ports.js";
 import type { Oracle } from "./oracle.js";
 import type { SimRequest } from "./request.js";
 import { check } from "./violation.js";
@@ -16,6 +16,20 @@ interface Slot {
   reply: Reply | undefined;
 }
 
+/** Where a session lives, and how its turns go. */
+export interface SessionOptions {
+  readonly coordinator: Coordinator;
+  readonly oracle: Oracle;
+  readonly clock: Clock;
+  readonly scheduler: Scheduler;
+  /** The chance that what arrives waits for other input of its connection. */
+  readonly batchChance: number;
+  /** A command has run; time passes. */
+  spend(): void;
+  /** A deliberate bug: a turn that goes on where another was held up keeps the reading of that one. */
+  readonly keepsOldReading: boolean;
+}
+
 /** What a session tells its connection. */
 export interface SessionEnd {
   /** The next reply, in the order of the requests. */
@@ -26,22 +40,24 @@ export interface SessionEnd {
 
 export class SimSession implements Session {
   readonly origin: { databaseIndex: number; readonly owner: string };
-  readonly #coordinator: Coordinator;
-  readonly #oracle: Oracle;
+  /** The one clock reading of the turn that runs. */
+  nowMs = 0;
+  readonly #options: SessionOptions;
   readonly #end: SessionEnd;
   /** In the order of the requests, oldest first. */
   #slots: { readonly ticket: number; readonly slot: Slot }[] = [];
+  /** What has arrived and did not run yet. */
   #backlog: SimRequest[] = [];
   #waitsForRoom = false;
+  #waitsForTurn = false;
   #nextTicket = 1;
   #isClosed = false;
   #isForgotten = false;
   /** Set when the store has failed: not a word may come through any more. */
   silenced = false;
 
-  constructor(coordinator: Coordinator, oracle: Oracle, owner: string, end: SessionEnd) {
-    this.#coordinator = coordinator;
-    this.#oracle = oracle;
+  constructor(options: SessionOptions, owner: string, end: SessionEnd) {
+    this.#options = options;
     this.#end = end;
     this.origin = { databaseIndex: 0, owner };
   }
@@ -50,15 +66,17 @@ export class SimSession implements Session {
     return this.#isClosed;
   }
 
-  /** Requests that have not been answered. */
-  get waiting(): number {
-    return this.#slots.length + this.#backlog.length;
-  }
-
-  receive(request: SimRequest): void {
+  /** `dice`: a number from 0 to 1 that decides whether the request runs at once. */
+  receive(request: SimRequest, dice: number): void {
     if (this.#isClosed) return;
-    if (this.#waitsForRoom) this.#backlog.push(request);
-    else this.#submit(request);
+    this.#backlog.push(request);
+    if (this.#waitsForRoom || this.#waitsForTurn) return;
+    if (dice >= this.#options.batchChance) {
+      this.#turn();
+      return;
+    }
+    this.#waitsForTurn = true;
+    this.#options.scheduler.soon(() => this.#turn());
   }
 
   deliver(ticket: number, reply: Reply): void {
@@ -68,7 +86,7 @@ export class SimSession implements Session {
     const waiting = this.#slots.find((candidate) => candidate.ticket === ticket);
     const isExpected = waiting !== undefined && waiting.slot.reply === undefined;
     check(isExpected, "I8-replies", () => `ticket ${ticket} is answered twice, or was never parked`);
-    this.#oracle.released(waiting.slot.request, reply);
+    this.#options.oracle.released(waiting.slot.request, reply);
     waiting.slot.reply = reply;
     this.#flush();
   }
@@ -88,21 +106,39 @@ export class SimSession implements Session {
     this.#isForgotten = true;
     this.#slots = [];
     this.#backlog = [];
-    this.#coordinator.forget(this);
+    this.#options.coordinator.forget(this);
+  }
+
+  /** Runs what has arrived, all of it with one reading of the clock. */
+  #turn(): void {
+    this.#waitsForTurn = false;
+    if (this.#isClosed) return;
+    this.nowMs = this.#options.clock.monotonicMs();
+    this.#runBacklog();
+  }
+
+  #runBacklog(): void {
+    while (!this.#waitsForRoom && !this.#isClosed) {
+      const request = this.#backlog.shift();
+      if (request === undefined) return;
+      this.#submit(request);
+      this.#options.spend();
+    }
   }
 
   #submit(request: SimRequest): void {
+    const { coordinator, oracle } = this.#options;
     const ticket = this.#nextTicket;
     this.#nextTicket += 1;
     this.origin.databaseIndex = request.databaseIndex;
-    this.#oracle.beginSubmit(request);
-    const reply = this.#coordinator.submit(request.command, this, ticket);
-    this.#oracle.endSubmit();
+    oracle.beginSubmit(request, this.nowMs);
+    const reply = coordinator.submit(request.command, this, ticket);
+    oracle.endSubmit();
     if (reply === SATURATED) {
       check(request.decision === null, "I8-replies", () => "saturated, and decided all the same");
       this.#backlog.unshift(request);
       this.#waitsForRoom = true;
-      this.#coordinator.onRoom(() => this.#resume());
+      coordinator.onRoom(() => this.#resume());
       return;
     }
     const slot: Slot = { request, reply: undefined };
@@ -110,25 +146,21 @@ export class SimSession implements Session {
     if (reply === PARKED) {
       const { decision } = request;
       check(decision !== null, "I8-replies", () => "parked without having been decided");
-      const { durableRevision } = this.#coordinator.report();
+      const { durableRevision } = coordinator.report();
       const hasToWait = request.command.kind !== "lease-keepalive" || decision.requiredRevision > durableRevision;
       check(hasToWait, "release", () => `a keep-alive waits for nothing: ${request.number}`);
       return;
     }
     // Without a decision it is the refusal of a server that does not serve: nothing happened.
-    if (request.decision !== null) this.#oracle.released(request, reply);
+    if (request.decision !== null) oracle.released(request, reply);
     slot.reply = reply;
     this.#flush();
   }
 
   #resume(): void {
-    if (this.#isClosed) return;
     this.#waitsForRoom = false;
-    while (!this.#waitsForRoom) {
-      const request = this.#backlog.shift();
-      if (request === undefined) return;
-      this.#submit(request);
-    }
+    if (this.#options.keepsOldReading) this.#runBacklog();
+    else this.#turn();
   }
 
   #flush(): void {

@@ -143,18 +143,23 @@ export class SimDisk {
   }
 }
 
-/** Whole changes that make up about half of a packed batch. */
+/** Whole changes that make up at most half of a packed batch. */
 function firstHalf(bytes: Uint8Array): Uint8Array {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   let end = 0;
-  while (end < bytes.byteLength / 2) end += 9 + view.getUint32(end + 1, true) + view.getUint32(end + 5, true);
-  return bytes.subarray(0, end === bytes.byteLength ? 0 : end);
+  for (;;) {
+    const next = end + 9 + view.getUint32(end + 1, true) + view.getUint32(end + 5, true);
+    if (next > bytes.byteLength / 2) return bytes.subarray(0, end);
+    end = next;
+  }
 }
 
 export class SimStore implements Store {
   readonly name = "simulated";
   /** True once a commit of this store was answered with an error, or this store refused to go on. */
   failed = false;
+  /** Hears of each load when it begins. */
+  onLoad: () => void = () => undefined;
   /** Hears of each batch when it is handed over. */
   onHandOver: (revision: number) => void = () => undefined;
   readonly #disk: SimDisk;
@@ -223,6 +228,7 @@ export class SimStore implements Store {
     const { random } = world;
     check(disk.holder === this && !this.#closed, "ports", () => "load without the disk");
     check(!this.#inFlight, "ports", () => "load with a commit in flight");
+    this.onLoad();
     const keys = [...disk.rows.keys()].sort();
     let index = 0;
     const later = (run: () => void): void =>

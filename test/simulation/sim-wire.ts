@@ -1,4 +1,5 @@
 import type { Reply } from "#src/engine/reply.js";
+import type { Session } from "#src/ports.js";
 import type { SimRequest } from "./request.js";
 import type { SimNode } from "./sim-node.js";
 import type { SimSession } from "./sim-session.js";
@@ -62,7 +63,7 @@ export class Connection {
       reply: (answered, reply) => this.#sendDown(answered, reply),
       closed: () => this.closedByServer(),
     });
-    this.#session.receive(request);
+    this.#session.receive(request, this.#world.random.fraction());
   }
 
   #sendDown(request: SimRequest, reply: Reply): void {
@@ -70,6 +71,11 @@ export class Connection {
     this.#world.at(this.#lastDownMs, () => {
       if (!this.#clientGone && this.#world.nowMs <= this.#downCutMs) this.#client.hear(request, reply);
     });
+  }
+
+  /** Whether the server's end is this session. */
+  isOf(session: Session): boolean {
+    return this.#session === session;
   }
 
   /** The client gives the connection up; `keeps` requests that are under way still arrive. */

@@ -52,11 +52,6 @@ export class World {
     return this.#eventsRun;
   }
 
-  /** Events that wait, cancelled ones included. */
-  get eventsPlanned(): number {
-    return this.#queue.size();
-  }
-
   /** Whoever runs now took this long. */
   spend(ms: number): void {
     this.#nowMs += ms;

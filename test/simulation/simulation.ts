@@ -1,8 +1,12 @@
+import { BatchWriter } from "#src/durability/batch.js";
+import { applyBatch } from "#src/durability/memory-store.js";
+import { encodeOp } from "#src/durability/schema.js";
+import type { KeyPutOp } from "#src/engine/op.js";
 import { digest } from "#src/engine/engine.js";
 import { TTL_MS_MAX } from "#src/engine/limits.js";
 import { StatusReply, type Reply } from "#src/engine/reply.js";
 import { Beliefs } from "./beliefs.js";
-import { Oracle } from "./oracle.js";
+import { Oracle, orphanName } from "./oracle.js";
 import { watchEngines, withSmallSteps } from "./probe.js";
 import { SimClient } from "./sim-client.js";
 import { SimNode } from "./sim-node.js";
@@ -26,6 +30,10 @@ export interface SimulationOptions {
   /** Changes what the seed chose; deliberate bugs use it. */
   readonly adjust?: (swarm: Swarm) => Swarm;
   readonly diskBugs?: Partial<DiskBugs>;
+  /** A deliberate bug of the connections: see SessionOptions. */
+  readonly sessionsKeepOldReadings?: boolean;
+  /** False: leave out the engine's checks of itself, so that only what clients and the disk see counts. */
+  readonly audit?: boolean;
 }
 
 export interface SimulationResult {
@@ -84,6 +92,8 @@ class Simulation {
   readonly swarm: Swarm;
   readonly oracle: Oracle;
   readonly #disk: SimDisk;
+  readonly #withAudit: boolean;
+  readonly #sessionsKeepOldReadings: boolean;
   readonly #beliefs: Beliefs;
   readonly #clients: SimClient[] = [];
   #node: SimNode | null = null;
@@ -92,6 +102,8 @@ class Simulation {
   #wallOffsetMs = 0;
   #isHealed = false;
   #hasListeners: boolean;
+  /** Rows without a lease that were planted, by `orphanName`. */
+  readonly #orphans = new Set<string>();
   readonly counts: SimulationCounts = {
     events: 0,
     decisions: 0,
@@ -111,6 +123,8 @@ class Simulation {
     this.swarm = options.adjust === undefined ? chosen : options.adjust(chosen);
     const { swarm, world } = this;
     this.#disk = new SimDisk(world, swarm.diskTimes, swarm.diskFaults, { ...CORRECT_DISK, ...options.diskBugs });
+    this.#sessionsKeepOldReadings = options.sessionsKeepOldReadings ?? false;
+    this.#withAudit = options.audit ?? true;
     this.#beliefs = new Beliefs(world);
     this.#hasListeners = swarm.node.hasListeners;
     const { limits } = swarm.node;
@@ -182,6 +196,7 @@ class Simulation {
   #boot(): void {
     const { world, swarm } = this;
     this.#incarnations += 1;
+    if (!this.#isHealed && world.random.chance(swarm.orphanChance)) this.#plantOrphans();
     const node = new SimNode(world, this.#disk, this.oracle, {
       number: this.#incarnations,
       host: {
@@ -196,14 +211,47 @@ class Simulation {
       engineLimits: swarm.node.limits,
       batchBytesMax: swarm.node.batchBytesMax,
       points: this.#isHealed ? { crashChance: 0, errorChance: 0 } : swarm.points,
+      sessionsKeepOldReadings: this.#sessionsKeepOldReadings,
       hasListeners: () => this.#hasListeners,
       digest: (engine) => digest(engine.state),
+      onLoads: () => this.#countOrphans(),
       onServes: () => this.#nodeServes(),
       onEnd: (ended, reason) => this.#nodeEnded(ended, reason),
     });
     node.host.calm = this.#isHealed;
     this.#node = node;
     node.start();
+  }
+
+  /** Rows that no server of ours wrote: a key of a lease that is not there, and an older claim on a key that is held. */
+  #plantOrphans(): void {
+    const { random } = this.world;
+    const { rows, syncedRevision } = this.#disk;
+    if (syncedRevision < 2 || this.#disk.holder !== null || this.#orphans.size > 0) return;
+    const state = this.oracle.durableNow();
+    const value = "orphan";
+    const claims: KeyPutOp[] = [
+      { kind: "key-put", databaseIndex: 0, key: "key-0", leaseId: "ghost", value, token: syncedRevision },
+    ];
+    const held = [...state.keys.values()].find((key) => key.token > 1);
+    const other = [...state.leases.keys()].find((id) => id !== held?.leaseId);
+    if (held !== undefined && other !== undefined && random.chance(0.5)) {
+      claims.push({ ...held, kind: "key-put", leaseId: other, value, token: held.token - 1 });
+    }
+    for (const claim of claims) {
+      const writer = new BatchWriter();
+      encodeOp(claim, writer);
+      applyBatch(rows, writer.batch(syncedRevision).bytes);
+      this.#orphans.add(orphanName(claim.databaseIndex, claim.key, claim.leaseId));
+    }
+    this.oracle.orphansRemovedAt = null;
+  }
+
+  /** Planted rows are on the disk until the revision that removes them is. */
+  #countOrphans(): void {
+    const { orphansRemovedAt } = this.oracle;
+    if (orphansRemovedAt !== null && orphansRemovedAt <= this.#disk.syncedRevision) this.#orphans.clear();
+    this.oracle.orphans = this.#orphans;
   }
 
   #nodeServes(): void {
@@ -256,20 +304,21 @@ class Simulation {
 
   /** FAILOVER, and after a while the role again. */
   #handOver(): void {
+    const { world } = this;
     const node = this.#node;
     if (node === null || node.isStopping) return;
     node.trace("asked to step down");
-    node.stepDown((reply) => node.trace(`FAILOVER is answered ${describeRole(reply)}`));
-    const delayMs = this.world.random.exponential(this.swarm.operator.downMsMean);
-    this.world.after(delayMs, () => this.#takeRole(node));
+    node.stepDown(world.random.chance(0.5), (reply) => node.trace(`FAILOVER is answered ${describeRole(reply)}`));
+    const delayMs = world.random.exponential(this.swarm.operator.downMsMean);
+    world.after(delayMs, () => this.#takeRole(node, 1));
   }
 
-  #takeRole(node: SimNode): void {
+  #takeRole(node: SimNode, patienceMs: number): void {
     if (node.hasEnded || node.isStopping) return;
     node.takeRole((reply) => {
       node.trace(`REPLICAOF NO ONE is answered ${describeRole(reply)}`);
       // Still stepping down: an operator tries again.
-      if (!(reply instanceof StatusReply)) this.world.after(1, () => this.#takeRole(node));
+      if (!(reply instanceof StatusReply)) this.world.after(patienceMs, () => this.#takeRole(node, 2 * patienceMs));
     });
   }
 
@@ -348,7 +397,7 @@ class Simulation {
 
   #audit(): void {
     const engine = this.#node?.coordinator.engine ?? null;
-    if (engine !== null && this.#node?.isServing === true) engine.checkInvariants();
+    if (this.#withAudit && engine !== null && this.#node?.isServing === true) engine.checkInvariants();
   }
 
   /** Nothing runs any more: nothing may be left. */
@@ -378,7 +427,7 @@ class Simulation {
     check(rows.length === 0, "liveness", () => `rows stay on disk: ${rows.join(" ")}`);
     const { engine } = node.coordinator;
     check(engine !== null && engine.nextDueMs() === null, "liveness", () => "the wheel is not empty");
-    engine.checkInvariants();
+    this.#audit();
     check(engine.sweepSome(1), "liveness", () => "ended rows stay behind");
   }
 

@@ -58,6 +58,8 @@ export interface Workload {
   /** Clients use the same lease ids. */
   readonly sharedIds: boolean;
   readonly keys: number;
+  /** Added to the length of ids and values, in bytes. */
+  readonly paddingBytes: number;
   readonly databases: number;
   /** The chance that a grant has a REQUEST nonce. */
   readonly nonceChance: number;
@@ -106,6 +108,8 @@ export interface Swarm {
   readonly diskFaults: DiskFaults;
   readonly points: PointFaults;
   readonly operator: OperatorRates;
+  /** The chance, per start, that rows without a lease have come onto the disk. */
+  readonly orphanChance: number;
 }
 
 /** A clock that is off by this much, and one that is off the other way, differ by just under the 0.2 % that the server allows for. */
@@ -137,6 +141,7 @@ export function chooseSwarm(random: Random): Swarm {
       errorChance: random.chance(0.2) ? random.pick([0.001, 0.01]) : 0,
     },
     operator: chooseOperator(random, durationMs, thinkMsMean),
+    orphanChance: random.chance(0.2) ? 0.3 : 0,
   };
 }
 
@@ -161,6 +166,7 @@ function chooseWorkload(random: Random, ttlChoicesMs: readonly number[], thinkMs
     leaseIds: random.integer(1, 5),
     sharedIds: !isCalm && random.chance(0.5),
     keys: random.integer(1, 6),
+    paddingBytes: random.pick([0, 0, 0, 20, 240]),
     databases: random.pick([1, 1, 2]),
     nonceChance: random.pick([0, 0.5, 1]),
     retryChance: random.pick([0, 0.5, 1]),

@@ -10,7 +10,7 @@ import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { afterAll, afterEach } from "vitest";
+import { afterAll, afterEach, vi } from "vitest";
 import { within } from "./poll.js";
 import { RespConnection, textOf, type ConnectOptions } from "./resp-client.js";
 
@@ -18,6 +18,9 @@ export const MAIN = fileURLToPath(new URL("../../dist/main.js", import.meta.url)
 
 /** The runtime of the server process; `scripts/runtimes.mjs` sets it to run the suite on other versions of Node. */
 export const NODE = process.env["LEASEHOLD_TEST_NODE"] ?? process.execPath;
+
+// starting a process takes a tenth of a second on an idle machine and seconds on a crowded one: no test may hang on that
+vi.setConfig({ testTimeout: 180_000, hookTimeout: 60_000 });
 
 /** A bug that `scripts/deliberate-bugs.mjs` puts into every server, to see that the suites notice. */
 const BUG = process.env["LEASEHOLD_TEST_BUG"];

@@ -22,8 +22,6 @@ const RIGHTS: Readonly<Record<string, string>> = {
   ptrace: "strace -o /dev/null true",
 };
 
-export type Right = "loop-mount" | "time-namespace" | "ptrace";
-
 const known = new Map<string, boolean>();
 
 function probe(name: string, command: string): boolean {

@@ -52,7 +52,7 @@ export interface OpenedStore {
  */
 export const LOSS_GAP_REVISIONS = 1_000_000_000;
 
-export const ACCEPT_LOSS_FLAG = "--accept-loss";
+const ACCEPT_LOSS_FLAG = "--accept-loss";
 
 /** Throws StoreError. Whatever was opened before is closed again. */
 export async function openStore(options: OpeningOptions): Promise<OpenedStore> {

@@ -1,4 +1,5 @@
 import { closeSync, fdatasyncSync, openSync, readFileSync, writeSync } from "node:fs";
+import { xxh3 } from "@node-rs/xxhash";
 import { invariant } from "../../engine/invariant.js";
 import type { Fault } from "../../ports.js";
 import { StoreError } from "../store.js";
@@ -36,40 +37,45 @@ export interface WitnessRecord {
 
 export const WITNESS_SLOTS = 3;
 const SLOT_BYTES = 4096;
-/** What is written of a slot: the record's line, padded with spaces. */
-const RECORD_BYTES = 128;
+/** What is written of a slot: `leasehold-witness <incarnation> <revision, 16 digits> <checksum, 16 hexadecimal digits>`. */
+const RECORD_BYTES_MAX = 128;
 const WORD = "leasehold-witness";
+const DIGITS = 16;
 
 /** The witness as it is written: the worker's half. */
 export class WitnessFile {
   /** Also used by the main thread, for the sync. */
   readonly fd: number;
-  readonly #incarnation: string;
-  readonly #record = Buffer.alloc(RECORD_BYTES);
+  /** A record whose revision and checksum are replaced in place: this runs once per batch. */
+  readonly #record: Buffer;
+  readonly #body: Buffer;
 
-  private constructor(fd: number, incarnation: string) {
+  private constructor(fd: number, record: WitnessRecord) {
     this.fd = fd;
-    this.#incarnation = incarnation;
+    this.#record = Buffer.from(recordText(record), "latin1");
+    this.#body = this.#record.subarray(0, this.#record.length - DIGITS - 1);
   }
 
   /** Makes the file anew, durably, all slots alike. Throws StoreError `unusable`. */
   static create(path: string, record: WitnessRecord, fault: Fault): WitnessFile {
-    const slot = slotText(record).padEnd(SLOT_BYTES - 1, " ") + "\n";
+    const slot = recordText(record).padEnd(SLOT_BYTES - 1, " ") + "\n";
     return usable("the witness file cannot be written", () => {
       replaceFile(path, slot.repeat(WITNESS_SLOTS), {
         beforeRename: () => fault.point("witness:before-rename"),
         afterRename: () => fault.point("witness:after-rename"),
       });
-      return new WitnessFile(openSync(path, "r+"), record.incarnation);
+      return new WitnessFile(openSync(path, "r+"), record);
     });
   }
 
   /** Writes a slot, unsynced. */
   write(slot: number, revision: number): void {
     invariant(slot >= 0 && slot < WITNESS_SLOTS, "a slot of the witness");
-    this.#record.write(slotText({ incarnation: this.#incarnation, revision }), "latin1");
-    const written = writeSync(this.fd, this.#record, 0, RECORD_BYTES, slot * SLOT_BYTES);
-    if (written !== RECORD_BYTES) throw new Error(`the witness file took ${written} of ${RECORD_BYTES} bytes`);
+    const record = this.#record;
+    writeDecimal(record, this.#body.length - DIGITS, revision);
+    writeHexadecimal(record, this.#body.length + 1, xxh3.xxh64(this.#body));
+    const written = writeSync(this.fd, record, 0, record.length, slot * SLOT_BYTES);
+    if (written !== record.length) throw new Error(`the witness file took ${written} of ${record.length} bytes`);
   }
 
   sync(): void {
@@ -100,7 +106,7 @@ export function readWitness(path: string): WitnessReading | null {
   let newest: WitnessRecord | null = null;
   let unreadableSlots = 0;
   for (let slot = 0; slot < WITNESS_SLOTS; slot += 1) {
-    const record = parseSlot(text.slice(slot * SLOT_BYTES, slot * SLOT_BYTES + RECORD_BYTES));
+    const record = parseSlot(text.slice(slot * SLOT_BYTES, slot * SLOT_BYTES + RECORD_BYTES_MAX));
     if (record === null) unreadableSlots += 1;
     else if (newest !== null && newest.incarnation !== record.incarnation) {
       throw new StoreError("damaged", `${path} names two stores, ${newest.incarnation} and ${record.incarnation}`);
@@ -110,18 +116,39 @@ export function readWitness(path: string): WitnessReading | null {
   return { record: newest, unreadableSlots };
 }
 
-function slotText(record: WitnessRecord): string {
-  const body = `${WORD} ${record.incarnation} ${record.revision}`;
+function recordText(record: WitnessRecord): string {
+  const body = `${WORD} ${record.incarnation} ${String(record.revision).padStart(DIGITS, "0")}`;
   const text = `${body} ${checksumOf(body)}`;
-  invariant(text.length < RECORD_BYTES, "a witness record fits its slot");
-  return text.padEnd(RECORD_BYTES, " ");
+  invariant(text.length <= RECORD_BYTES_MAX, "a witness record fits its slot");
+  return text;
 }
 
 function parseSlot(text: string): WitnessRecord | null {
-  const match = /^(leasehold-witness ([a-z0-9]+) (\d{1,16})) ([0-9a-f]{16}) *$/u.exec(text);
+  const match = /^(leasehold-witness ([a-z0-9]+) (\d{16})) ([0-9a-f]{16}) *$/u.exec(text);
   const [, body, incarnation, revision, checksum] = match ?? [];
   if (body === undefined || incarnation === undefined || checksum !== checksumOf(body)) return null;
   return { incarnation, revision: Number(revision) };
+}
+
+/** 16 decimal digits with leading zeros. */
+function writeDecimal(target: Buffer, start: number, value: number): void {
+  let rest = value;
+  for (let at = start + DIGITS - 1; at >= start; at -= 1) {
+    const next = Math.floor(rest / 10);
+    target[at] = 0x30 + (rest - next * 10);
+    rest = next;
+  }
+}
+
+/** 16 hexadecimal digits, as `checksumOf` gives them. */
+function writeHexadecimal(target: Buffer, start: number, value: bigint): void {
+  const halves = [Number(value >> 32n), Number(value & 0xffffffffn)];
+  for (const [index, half] of halves.entries()) {
+    for (let digit = 0; digit < 8; digit += 1) {
+      const nibble = (half >>> (28 - digit * 4)) & 15;
+      target[start + index * 8 + digit] = nibble < 10 ? 0x30 + nibble : 0x57 + nibble;
+    }
+  }
 }
 
 /** Which slot is for what: the main thread's half. See invariant 2. */

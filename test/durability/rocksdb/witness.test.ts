@@ -22,7 +22,9 @@ describe("the witness file", () => {
     WitnessFile.create(path, { incarnation: "abc123", revision: 42 }, noFault).close();
     const text = readFileSync(path, "latin1");
     expect(text.length).toBe(WITNESS_SLOTS * 4096);
-    expect(text.slice(0, 60).trimEnd()).toMatchInlineSnapshot(`"leasehold-witness abc123 42 5802af6211969b27"`);
+    expect(text.slice(0, 100).trimEnd()).toMatchInlineSnapshot(
+      `"leasehold-witness abc123 0000000000000042 1e9e175891caf6ed"`,
+    );
     for (let slot = 1; slot < WITNESS_SLOTS; slot += 1) {
       expect(text.slice(slot * 4096, (slot + 1) * 4096)).toBe(text.slice(0, 4096));
     }

@@ -1,145 +1,25 @@
 import {
   BigNumberReply,
   BooleanReply,
-  doubleText,
   DoubleReply,
   ErrorReply,
   MapReply,
-  NullArrayReply,
-  PushReply,
   SetReply,
   StatusReply,
   VerbatimReply,
   type ByteString,
   type Reply,
 } from "../engine/reply.js";
-import { TYPE_BOOLEAN, TYPE_NIL, TYPE_NUMBER, TYPE_STRING, TYPE_TABLE, type LuaState } from "./lua-api.js";
-import { beforeZero, pushError, raiseError, scriptErrorText, SLOT, type Machine } from "./machine.js";
+import { TYPE_BOOLEAN, TYPE_NIL, TYPE_NUMBER, TYPE_STRING, TYPE_TABLE } from "./lua-api.js";
+import { beforeZero, SLOT, type Machine } from "./machine.js";
 
 /**
- * Values on their way between the server and a script, as Redis converts them. Nothing here runs Lua code: tables are read
- * and written without metamethods.
+ * What a script returns, as the reply that Redis makes of it. A number becomes an integer, cut toward zero; a string a bulk string;
+ * true 1 (a boolean after `redis.setresp(3)`); false and everything without a form in the protocol null. A table is asked for the
+ * fields err, ok, double, big_number, verbatim_string, map, set, in this order; without any it is an array, up to its first nil.
  *
- *   reply -> Lua     integer: number; bulk: string; null: false (nil after `redis.setresp(3)`); array: table; status: {ok=};
- *                    error: {err=}; after setresp(3) also map: {map={}}, set: {set={}}, verbatim: {verbatim_string={}},
- *                    double: {double=}, big number: {big_number=}, boolean: boolean
- *   Lua -> reply     number: integer, cut toward zero; string: bulk; true: 1; false and anything unknown: null; a table is asked for
- *                    err, ok, double, big_number, verbatim_string, map, set in this order, else it is an array up to its first nil
+ * Nothing here runs Lua code: tables are read without metamethods.
  */
-
-// Replies to Lua --------------------------------------------------------------------------------------------------------
-
-/** Pushes what a script sees of a reply. Raises when it is nested deeper than Lua's stack, or Lua is out of memory. */
-export function pushReply(machine: Machine, state: LuaState, reply: Reply, resp: 2 | 3): void {
-  const { api, instance } = machine;
-  if (typeof reply === "string") return instance.pushString(state, reply);
-  if (typeof reply === "number") return api.lua_pushnumber(state, reply);
-  if (reply === null || reply instanceof NullArrayReply) return pushNull(machine, state, resp);
-  if (reply instanceof StatusReply) return pushRecord(machine, state, "ok", reply.text);
-  if (reply instanceof ErrorReply) return pushErrorReply(machine, state, reply);
-  if (reply instanceof MapReply)
-    return resp === 3 ? pushMap(machine, state, reply) : pushList(machine, state, reply.pairs.flat(), resp);
-  if (reply instanceof SetReply)
-    return resp === 3 ? pushSet(machine, state, reply) : pushList(machine, state, reply.items, resp);
-  if (reply instanceof PushReply) return pushList(machine, state, reply.items, resp);
-  if (reply instanceof VerbatimReply) {
-    return resp === 3 ? pushVerbatim(machine, state, reply) : instance.pushString(state, reply.text);
-  }
-  if (reply instanceof BooleanReply) {
-    return resp === 3
-      ? api.lua_pushboolean(state, Number(reply.value))
-      : api.lua_pushnumber(state, Number(reply.value));
-  }
-  if (reply instanceof DoubleReply) return pushDouble(machine, state, reply, resp);
-  if (reply instanceof BigNumberReply) {
-    return resp === 3
-      ? pushRecord(machine, state, "big_number", reply.digits)
-      : instance.pushString(state, reply.digits);
-  }
-  if (typeof reply === "bigint") return api.lua_pushnumber(state, Number(reply));
-  return pushList(machine, state, reply, resp);
-}
-
-function pushNull({ api }: Machine, state: LuaState, resp: 2 | 3): void {
-  if (resp === 3) api.lua_pushnil(state);
-  else api.lua_pushboolean(state, 0);
-}
-
-/** `{name = text}`. */
-function pushRecord(machine: Machine, state: LuaState, name: string, text: ByteString): void {
-  machine.api.lua_createtable(state, 0, 1);
-  machine.instance.pushString(state, text);
-  machine.api.lua_setfield(state, -2, machine.instance.name(name));
-}
-
-/** `{err = text, ignore_error_stats_update = true}`: the server has counted this error already. */
-function pushErrorReply(machine: Machine, state: LuaState, reply: ErrorReply): void {
-  pushError(machine, state, scriptErrorText(reply.text));
-  machine.api.lua_pushboolean(state, 1);
-  machine.api.lua_setfield(state, -2, machine.instance.name("ignore_error_stats_update"));
-}
-
-function pushDouble(machine: Machine, state: LuaState, reply: DoubleReply, resp: 2 | 3): void {
-  if (resp === 2) return machine.instance.pushString(state, doubleText(reply.value));
-  machine.api.lua_createtable(state, 0, 1);
-  machine.api.lua_pushnumber(state, reply.value);
-  machine.api.lua_setfield(state, -2, machine.instance.name("double"));
-}
-
-function pushVerbatim(machine: Machine, state: LuaState, reply: VerbatimReply): void {
-  const { api, instance } = machine;
-  api.lua_createtable(state, 0, 1);
-  pushRecord(machine, state, "string", reply.text);
-  instance.pushString(state, reply.format);
-  api.lua_setfield(state, -2, instance.name("format"));
-  api.lua_setfield(state, -2, instance.name("verbatim_string"));
-}
-
-/** Slots that one level of nesting may need. */
-const SLOTS_PER_LEVEL = 6;
-
-function needSlots(machine: Machine, state: LuaState): void {
-  if (machine.api.lua_checkstack(state, SLOTS_PER_LEVEL) === 0)
-    raiseError(machine, state, "the reply is nested too deeply");
-}
-
-function pushList(machine: Machine, state: LuaState, items: readonly Reply[], resp: 2 | 3): void {
-  needSlots(machine, state);
-  machine.api.lua_createtable(state, items.length, 0);
-  let position = 0;
-  for (const item of items) {
-    pushReply(machine, state, item, resp);
-    machine.api.lua_rawseti(state, -2, ++position);
-  }
-}
-
-function pushMap(machine: Machine, state: LuaState, reply: MapReply): void {
-  const { api } = machine;
-  needSlots(machine, state);
-  api.lua_createtable(state, 0, 1);
-  api.lua_createtable(state, 0, reply.pairs.length);
-  for (const [key, value] of reply.pairs) {
-    pushReply(machine, state, key, 3);
-    pushReply(machine, state, value, 3);
-    api.lua_rawset(state, -3);
-  }
-  api.lua_setfield(state, -2, machine.instance.name("map"));
-}
-
-function pushSet(machine: Machine, state: LuaState, reply: SetReply): void {
-  const { api } = machine;
-  needSlots(machine, state);
-  api.lua_createtable(state, 0, 1);
-  api.lua_createtable(state, 0, reply.items.length);
-  for (const item of reply.items) {
-    pushReply(machine, state, item, 3);
-    api.lua_pushboolean(state, 1);
-    api.lua_rawset(state, -3);
-  }
-  api.lua_setfield(state, -2, machine.instance.name("set"));
-}
-
-// Lua to replies --------------------------------------------------------------------------------------------------------
 
 /** A reply of a script in all: tables that hold one another could otherwise describe replies without end. */
 const REPLY_ITEMS_MAX = 1_000_000;
@@ -150,10 +30,17 @@ const TOO_LARGE = new ErrorReply(
 );
 const TOO_DEEP = new ErrorReply("ERR reached lua stack limit");
 
+/** Deeper than that Redis's own stack ends too; ours is that of JavaScript. */
+const REPLY_DEPTH_MAX = 1000;
+
+/** Slots that reading one level of nesting may need. */
+const SLOTS_PER_LEVEL = 6;
+
 /** What may still be added to a reply. */
 interface Budget {
   items: number;
   bytes: number;
+  depth: number;
 }
 
 /** The value on top of the main thread's stack as a reply. Leaves the stack as it was. */
@@ -163,7 +50,7 @@ export function toReply(machine: Machine): Reply {
   if (type === TYPE_STRING) return instance.toByteString(state, -1);
   if (type === TYPE_NUMBER) return toInteger(api.lua_tonumber(state, -1));
   if (type !== TYPE_TABLE) return toSimpleReply(machine, type);
-  const budget = { items: REPLY_ITEMS_MAX, bytes: REPLY_BYTES_MAX };
+  const budget = { items: REPLY_ITEMS_MAX, bytes: REPLY_BYTES_MAX, depth: REPLY_DEPTH_MAX };
   const reply = toTableReply(machine, budget);
   return isSpent(budget) ? TOO_LARGE : reply;
 }
@@ -202,7 +89,7 @@ const INTEGER_64_MIN = -(2n ** 63n);
 const TWO_TO_63 = 2 ** 63;
 
 /** As C converts a double to a 64-bit integer on x86: cut toward zero; what does not fit, and NaN, become the smallest. */
-export function toInteger(value: number): number | bigint {
+function toInteger(value: number): number | bigint {
   if (value >= Number.MIN_SAFE_INTEGER && value <= Number.MAX_SAFE_INTEGER) return Math.trunc(value) + 0;
   if (value >= -TWO_TO_63 && value < TWO_TO_63) return BigInt(value);
   return INTEGER_64_MIN;
@@ -210,12 +97,16 @@ export function toInteger(value: number): number | bigint {
 
 /** The table on top, which stays there. */
 function toTableReply(machine: Machine, budget: Budget): Reply {
+  if (budget.depth === 0 || machine.api.lua_checkstack(machine.state, SLOTS_PER_LEVEL) === 0) return TOO_DEEP;
+  budget.depth -= 1;
+  const special = machine.isPlainArray(machine.state) ? undefined : toSpecialReply(machine, budget);
+  const reply = special ?? toArrayReply(machine, budget);
+  budget.depth += 1;
+  return reply;
+}
+
+function toArrayReply(machine: Machine, budget: Budget): Reply {
   const { api, state } = machine;
-  if (api.lua_checkstack(state, SLOTS_PER_LEVEL) === 0) return TOO_DEEP;
-  if (!machine.isPlainArray(state)) {
-    const special = toSpecialReply(machine, budget);
-    if (special !== undefined) return special;
-  }
   const items: Reply[] = [];
   for (let position = 1; ; position++) {
     api.lua_rawgeti(state, -1, position);
