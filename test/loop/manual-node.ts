@@ -31,8 +31,8 @@ export class ManualNode {
       log: { write: () => undefined },
       fault: noFault,
       events: { hasListeners: true, publish: (event) => this.events.push(event) },
-      closeSessions: (except, reason) => {
-        for (const session of this.sessions) if (session !== except) session.close(reason);
+      closeSessions: (except) => {
+        for (const session of this.sessions) if (session !== except) session.close();
       },
       onFailure: (error) => {
         this.failure = error.message;

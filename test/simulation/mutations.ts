@@ -325,11 +325,11 @@ function nameEveryLease(): () => void {
     (dueLeases) =>
       function every(this: Engine, nowMs, limit) {
         const due = dueLeases.call(this, nowMs, limit);
-        if (due.length === 0) return due;
+        if (due.ids.length === 0) return due;
         const { leases } = this.state;
         const ids: string[] = [];
         for (let row = 0; row < leases.rows.rowsEnd; row += 1) if (leases.isLive(row)) ids.push(leases.id(row));
-        return ids;
+        return { ids, keys: due.keys };
       },
   );
 }

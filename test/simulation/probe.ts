@@ -52,7 +52,7 @@ export function withSmallSteps<Result>(stepMax: number, run: () => Result): Resu
   Engine.prototype.rebuildSome = function rebuildFew(this: Engine, limit: number): boolean {
     return rebuildSome.call(this, Math.min(limit, stepMax));
   };
-  Engine.prototype.dueLeases = function fewDueLeases(this: Engine, nowMs: number, limit: number): readonly string[] {
+  Engine.prototype.dueLeases = function fewDueLeases(this: Engine, nowMs: number, limit: number): Due {
     return dueLeases.call(this, nowMs, Math.min(limit, stepMax));
   };
   Engine.prototype.sweepSome = function sweepFew(this: Engine, limit: number): boolean {

@@ -94,6 +94,7 @@ export class Revealed {
       case "lease-expire":
       case "flush-database":
       case "flush-all":
+      default:
         return 0;
     }
   }
