@@ -31,6 +31,7 @@ export function runStep(
   // A session of its own: what the step has to do once it is durable happens also when the client has gone.
   const session: Session = {
     origin: connection.origin,
+    nowMs: connection.nowMs,
     deliver: (ticket, reply) => {
       settle();
       if (!connection.isClosed) connection.deliver(ticket, reply);

@@ -126,7 +126,7 @@ export function plain(reply: Reply): unknown {
   return reply;
 }
 
-const pairs = (keys: Record<string, string>): KeyValue[] =>
+export const pairs = (keys: Record<string, string>): KeyValue[] =>
   Object.entries(keys).map(([key, value]) => ({ key, value }));
 
 interface GrantOptions {

@@ -65,6 +65,9 @@ export class ManualNode {
 
 export class Client implements Session {
   readonly origin: Origin;
+  get nowMs(): number {
+    return this.#node.clock.monotonicMs();
+  }
   /** Replies in the order in which they came, by ticket. */
   readonly replies = new Map<number, unknown>();
   isClosed = false;
