@@ -64,8 +64,9 @@ describe("waiting", () => {
 
   test("a connection that closes leaves the queue: the lock goes to the next", async () => {
     await one.call("LOCK.ACQUIRE", "l", "a");
-    await waitFor(two, "LOCK.ACQUIRE", "l", "b", "BLOCK", "0").then(({ reply }) => reply.catch(() => null) && null);
+    const leaving = await waitFor(two, "LOCK.ACQUIRE", "l", "b", "BLOCK", "0");
     two.destroy();
+    await expect(leaving.reply).rejects.toThrow("closed before the reply");
     await until("the queue to be empty", async () => (await blockedClients()) === 0);
     const last = await node.connect();
     const waiting = await waitFor(last, "LOCK.ACQUIRE", "l", "c", "BLOCK", "0");
@@ -85,10 +86,12 @@ describe("waiting", () => {
   test("a cycle of waiting leases is refused, and named", async () => {
     await one.call("LOCK.ACQUIRE", "l", "a");
     await one.call("LOCK.ACQUIRE", "m", "b");
-    await waitFor(two, "LOCK.ACQUIRE", "l", "b", "BLOCK", "0");
+    const waiting = await waitFor(two, "LOCK.ACQUIRE", "l", "b", "BLOCK", "0");
     const refused = await one.send("LOCK.ACQUIRE", "m", "a", "BLOCK", "0");
     expect(refused).toMatchObject({ code: "DEADLOCK" });
     expect((refused as RespError).text).toMatch(/a.*b.*a|b.*a.*b/);
+    await one.call("LOCK.RELEASE", "l", "a");
+    expect(await waiting.reply).toBeTypeOf("number");
   });
 });
 

@@ -86,8 +86,9 @@ test("a script that does not end is ended, and what it wrote stays", async () =>
 test("MONITOR shows what a script calls as its doing", async () => {
   const monitor = await node.connect();
   await monitor.call("MONITOR");
+  const shown = Promise.all([monitor.nextReply(), monitor.nextReply()]);
   await one.call("EVAL", "return redis.call('get','k')", 0);
-  const lines = [await monitor.nextReply(), await monitor.nextReply()].map((line) => JSON.stringify(line));
+  const lines = (await shown).map((line) => JSON.stringify(line));
   expect(lines[0]).toContain('\\"EVAL\\"');
   expect(lines[1]).toMatch(/\[0 lua\] .*get/);
   monitor.destroy();
