@@ -350,7 +350,7 @@ export class Coordinator {
       if (this.#options.events.hasListeners) this.#noteEvents(tenure, ops, revision);
     }
     if (events.length > 0 && this.#options.events.hasListeners) this.#noteTimes(tenure, events);
-    for (const wake of wakes) this.#wake(tenure, wake, revision);
+    if (wakes.length > 0) for (const wake of wakes) this.#wake(tenure, wake, revision);
     return revision;
   }
 

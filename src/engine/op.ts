@@ -75,6 +75,8 @@ export interface LeaseEndOp {
 /** A key and the token under which its lease held it. */
 export interface HeldKey extends KeyName {
   readonly token: Token;
+  /** True when others hold the key on: it was shared. */
+  readonly remains?: true;
 }
 
 /** A key is attached to a lease, or its value changes under the same token. */
@@ -91,8 +93,8 @@ export interface KeyPutOp {
   readonly sinceUnixMs: number;
   /** True when the lease held the key before, so that nobody acquires anything: only the value changes. */
   readonly valueOnly?: true;
-  /** What the keyspace hears; absent: `set`. */
-  readonly event?: KeyspaceEvent;
+  /** What the keyspace hears; absent: `set`; null: nothing, one more lease holds a key that is there. */
+  readonly event?: KeyspaceEvent | null;
 }
 
 /** A key leaves the lease that holds it. */
@@ -104,6 +106,8 @@ export interface KeyEndOp {
   /** The token under which the lease held it. */
   readonly token: Token;
   readonly reason: KeyEndReason;
+  /** True when others hold the key on: it was shared. */
+  readonly remains?: true;
 }
 
 /** A plain key, one that no lease holds, gets a value or another TTL. */

@@ -656,7 +656,7 @@ export class ReferenceModel {
   /** Would the lease, waiting for this key behind all who wait already, wait for itself? */
   #closesCycle(start: string, name: string, mode: LockMode): boolean {
     const seen = new Set<string>();
-    const waitsForStart = (leaseId: string, key: string, asMode: LockMode, before: readonly ModelPlace[]): boolean => {
+    const waitsForStart = (key: string, asMode: LockMode, before: readonly ModelPlace[]): boolean => {
       const others = [
         ...this.#holders(key).filter((hold) => hold.leaseId !== null && !isPlainId(hold.leaseId)),
         ...before,
@@ -670,10 +670,10 @@ export class ReferenceModel {
         .filter((place) => place.leaseId === leaseId)
         .some((place) => {
           const queue = this.#queue(place.name);
-          return waitsForStart(leaseId, place.name, place.mode, queue.slice(0, queue.indexOf(place)));
+          return waitsForStart(place.name, place.mode, queue.slice(0, queue.indexOf(place)));
         });
     };
-    return waitsForStart(start, name, mode, this.#queue(name));
+    return waitsForStart(name, mode, this.#queue(name));
   }
 
   #lockInfo(name: string): unknown {

@@ -1,5 +1,5 @@
 import type { Command, Origin, Turn } from "#src/engine/command.js";
-import { Engine, type Decision } from "#src/engine/engine.js";
+import { Engine, type Decision, type Due } from "#src/engine/engine.js";
 import type { Op } from "#src/engine/op.js";
 
 /**

@@ -76,7 +76,7 @@ async function expectAllOf(path: string, acknowledged: number): Promise<void> {
   expect(revision).toBeLessThanOrEqual(acknowledged + 1);
   const loaded = decodeAll(await loadPages(store));
   await close(store);
-  expect(loaded.ops.map((op) => op.token).sort((a, b) => a - b)).toEqual(
+  expect(loaded.ops.map((op) => ("token" in op ? op.token : 0)).sort((a, b) => a - b)).toEqual(
     Array.from({ length: revision }, (_, index) => index + 1),
   );
 }
