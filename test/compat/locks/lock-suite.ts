@@ -9,7 +9,7 @@ import { useServers, type Server } from "../../support/server.js";
  * around the real package; it changes nothing in it.
  */
 
-export interface LockDriver<Handle> {
+interface LockDriver<Handle> {
   /** One try, without waiting. null: another has the lock. */
   acquire(resource: string, ttlMs: number): Promise<Handle | null>;
   /** False: the lock is not this handle's any more. */

@@ -48,6 +48,6 @@ describe("redlock-universal 0.8.5 over ioredis", () => {
 describe("redlock-universal 0.8.5 over node-redis", () => {
   testUniversal(async (port) => {
     const client = await connectNodeRedis(port);
-    return { adapter: new NodeRedisAdapter(client as never), close: () => client.destroy() };
+    return { adapter: new NodeRedisAdapter(client), close: () => client.destroy() };
   });
 });
