@@ -371,13 +371,7 @@ export class Coordinator {
   }
 
   /** The reply now, or parked until what it reveals is durable. */
-  #answer(
-    tenure: Tenure,
-    revision: Revision,
-    session: Session,
-    ticket: number,
-    reply: Reply,
-  ): Reply | typeof PARKED {
+  #answer(tenure: Tenure, revision: Revision, session: Session, ticket: number, reply: Reply): Reply | typeof PARKED {
     if (revision <= tenure.committer.durableRevision) return reply;
     tenure.releases.park(revision, session, ticket, reply);
     return PARKED;
@@ -386,13 +380,7 @@ export class Coordinator {
   // Waiting -----------------------------------------------------------------------------------------------------------
 
   /** The command waits in a queue, unless its turn comes at once: then this is its answer. */
-  #block(
-    tenure: Tenure,
-    decision: Decision,
-    waitId: WaitId,
-    session: Session,
-    ticket: number,
-  ): Reply | typeof PARKED {
+  #block(tenure: Tenure, decision: Decision, waitId: WaitId, session: Session, ticket: number): Reply | typeof PARKED {
     const entering: Entering = { waitId, answer: null };
     this.#entering = entering;
     tenure.blocked.add(waitId, session, ticket);

@@ -52,7 +52,8 @@ function isWaitedFor(draft: Draft, lease: LeaseRow): boolean {
       for (const queue of waiters.queues(index)) {
         waiters.steps += 1;
         const row = keys.find(queue.key);
-        if (row !== NO_KEY && (keys.holder(row) === lease || keys.sharing(row)?.byLease.has(lease) === true)) return true;
+        if (row !== NO_KEY && (keys.holder(row) === lease || keys.sharing(row)?.byLease.has(lease) === true))
+          return true;
       }
       continue;
     }

@@ -424,7 +424,13 @@ export class Draft {
     const key = table.firstOf(row);
     if (key === NO_KEY) return;
     this.#endedKeyCount += 1;
-    this.add({ kind: "string-end", databaseIndex, key: table.name(key), token: table.token.get(key), reason: "expired" });
+    this.add({
+      kind: "string-end",
+      databaseIndex,
+      key: table.name(key),
+      token: table.token.get(key),
+      reason: "expired",
+    });
   }
 
   /** Takes a held key of the selected database from all who hold it. `row`: what `findKey` found. */

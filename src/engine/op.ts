@@ -1,4 +1,3 @@
-import type { KeyName, LockMode } from "./command.js";
 import type { ByteString } from "./reply.js";
 
 /**
@@ -20,6 +19,17 @@ export type Revision = number;
 /** A fencing token: the revision at which its holder got the key. */
 export type Token = number;
 
+export interface KeyName {
+  readonly databaseIndex: number;
+  readonly key: ByteString;
+}
+
+/** How a lease holds a key, or asks for it. `limit`: a semaphore of so many permits, 1 and up. */
+export type LockMode =
+  | { readonly kind: "exclusive" }
+  | { readonly kind: "shared" }
+  | { readonly kind: "limit"; readonly permits: number };
+
 /** Why a lease came to its end. `forced`: somebody other than its owner ended it (FLUSHALL). */
 export type LeaseEndReason = "expired" | "revoked" | "forced";
 
@@ -34,7 +44,15 @@ export type StringEndReason = "deleted" | "expired" | "taken";
 
 /** What the keyspace notifications call a change, in Redis's words. */
 export type KeyspaceEvent =
-  "set" | "del" | "expired" | "expire" | "persist" | "append" | "setrange" | "incrby" | "incrbyfloat";
+  | "set"
+  | "del"
+  | "expired"
+  | "expire"
+  | "persist"
+  | "append"
+  | "setrange"
+  | "incrby"
+  | "incrbyfloat";
 
 /** A lease is granted, or its durable TTL is made longer (then with the token it has). */
 export interface LeasePutOp {

@@ -113,7 +113,10 @@ const NOBODY: readonly Waiter[] = [];
 const DEADLINE = 0;
 
 export class Waiters {
-  readonly #queues: Map<ByteString, Queue>[] = Array.from({ length: DATABASE_COUNT }, () => new Map<ByteString, Queue>());
+  readonly #queues: Map<ByteString, Queue>[] = Array.from(
+    { length: DATABASE_COUNT },
+    () => new Map<ByteString, Queue>(),
+  );
   readonly #byLease = new Map<LeaseRow, Chain<Waiter>>();
   readonly #asks = new Map<WaitId, Ask>();
   readonly #ready = new Chain<Queue>();

@@ -47,7 +47,10 @@ describe("acquire and release", () => {
     const token = server.answer(on.acquire("k", "a", { value: "v" }));
     expect(server.run(on.acquire("k", "a", { value: "v" }))).toMatchObject({ reply: token, ops: [] });
     expect(server.run(on.block("k", "a"))).toMatchObject({ reply: token, ops: [], waits: null });
-    expect(server.run(on.acquire("k", "a", { value: "w" }))).toMatchObject({ reply: token, ops: [{ valueOnly: true }] });
+    expect(server.run(on.acquire("k", "a", { value: "w" }))).toMatchObject({
+      reply: token,
+      ops: [{ valueOnly: true }],
+    });
     expect(server.answer(on.get("k"))).toBe("w");
     // The other ways to the same key.
     expect(server.answer(on.attach("a", "k", "w"))).toBe(token);
@@ -518,7 +521,9 @@ describe("deadlock", () => {
     server.run(on.acquire("k", "r2", { mode: on.SHARED }));
     server.run(on.acquire("kw", "w"));
     server.wait(on.block("kw", "r2"));
-    expect(server.answer(on.block("k", "w"))).toMatch(/^DEADLOCK .*'w' waits for 'k' of 'r2', 'r2' waits for 'kw' of 'w'$/);
+    expect(server.answer(on.block("k", "w"))).toMatch(
+      /^DEADLOCK .*'w' waits for 'k' of 'r2', 'r2' waits for 'kw' of 'w'$/,
+    );
   });
 
   test("through those who wait before it in the queue", () => {
@@ -590,7 +595,10 @@ describe("LOCK.INFO", () => {
       "waiters-total": 2,
     });
     server.run(on.set("plain", "v"));
-    expect(server.answer(on.lockInfo("plain"))).toMatchObject({ mode: "string", holders: [{ id: null, remaining: -1 }] });
+    expect(server.answer(on.lockInfo("plain"))).toMatchObject({
+      mode: "string",
+      holders: [{ id: null, remaining: -1 }],
+    });
   });
 
   test("the lists are cut, the totals are not", () => {

@@ -13,6 +13,7 @@ import type { ClientClock, SimRequest } from "./request.js";
 import { Revealed } from "./revealed.js";
 import type { SimDisk } from "./sim-store.js";
 import type { World } from "./sim-world.js";
+import { simulatedCommand, simulatedOp } from "./simulated.js";
 import { check } from "./violation.js";
 
 /**
@@ -117,7 +118,8 @@ export class Oracle implements EngineWatcher {
     this.#current = null;
   }
 
-  applied(engine: Engine, command: Command, origin: Origin, decision: Decision, turn: Turn): void {
+  applied(engine: Engine, applied: Command, origin: Origin, decision: Decision, turn: Turn): void {
+    const command = simulatedCommand(applied);
     check(engine === this.#engine, "ports", () => `a command of an engine that does not serve: ${command.kind}`);
     const request = this.#current;
     check(
@@ -186,7 +188,8 @@ export class Oracle implements EngineWatcher {
       () => `revision ${revision} again, ${this.#released} was told to a client`,
     );
     this.#log.push({ revision, ops });
-    for (const op of ops) {
+    for (const appliedOp of ops) {
+      const op = simulatedOp(appliedOp);
       this.#beforeOp(op, nowMs);
       this.#revealed.note(op, revision, this.live);
       this.#noteNewName(op);
@@ -400,7 +403,7 @@ export class Oracle implements EngineWatcher {
     );
     for (const { revision, ops } of this.#log) {
       if (revision > syncedRevision) break;
-      for (const op of ops) this.#durable.apply(op, revision);
+      for (const op of ops) this.#durable.apply(simulatedOp(op), revision);
     }
     this.#log = [];
     this.live = this.#durable.clone();
