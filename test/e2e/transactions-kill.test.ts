@@ -9,7 +9,10 @@ const servers = useServers();
 const KEYS = ["x", "y", "z"];
 
 /** Writes the same number into three keys, again and again, until the server is gone. The last number that was acknowledged. */
-async function writeUntilKilled(connection: RespConnection, round: (number: number) => Promise<unknown>): Promise<number> {
+async function writeUntilKilled(
+  connection: RespConnection,
+  round: (number: number) => Promise<unknown>,
+): Promise<number> {
   let acknowledged = 0;
   try {
     for (let number = 1; ; number++) {
@@ -33,7 +36,13 @@ const rounds: Record<string, (connection: RespConnection) => (number: number) =>
     return replies;
   },
   scripts: (connection) => (number) =>
-    connection.call("EVAL", "for _, k in ipairs(KEYS) do redis.call('set', k, ARGV[1]) end return 1", 3, ...KEYS, number),
+    connection.call(
+      "EVAL",
+      "for _, k in ipairs(KEYS) do redis.call('set', k, ARGV[1]) end return 1",
+      3,
+      ...KEYS,
+      number,
+    ),
 };
 
 for (const [name, make] of Object.entries(rounds)) {
