@@ -356,7 +356,7 @@ export class Coordinator {
       for (const event of flushed) tenure.events.push({ revision, event });
     }
     if (events.length > 0 && this.#options.events.hasListeners) this.#noteTimes(tenure, events);
-    for (const wake of wakes) this.#wake(tenure, wake, revision);
+    if (wakes.length > 0) for (const wake of wakes) this.#wake(tenure, wake, revision);
     return revision;
   }
 
@@ -377,13 +377,7 @@ export class Coordinator {
   }
 
   /** The reply now, or parked until what it reveals is durable. */
-  #answer(
-    tenure: Tenure,
-    revision: Revision,
-    session: Session,
-    ticket: number,
-    reply: Reply,
-  ): Reply | typeof PARKED {
+  #answer(tenure: Tenure, revision: Revision, session: Session, ticket: number, reply: Reply): Reply | typeof PARKED {
     if (revision <= tenure.committer.durableRevision) return reply;
     tenure.releases.park(revision, session, ticket, reply);
     return PARKED;
@@ -392,13 +386,7 @@ export class Coordinator {
   // Waiting -----------------------------------------------------------------------------------------------------------
 
   /** The command waits in a queue, unless its turn comes at once: then this is its answer. */
-  #block(
-    tenure: Tenure,
-    decision: Decision,
-    waitId: WaitId,
-    session: Session,
-    ticket: number,
-  ): Reply | typeof PARKED {
+  #block(tenure: Tenure, decision: Decision, waitId: WaitId, session: Session, ticket: number): Reply | typeof PARKED {
     const entering: Entering = { waitId, answer: null };
     this.#entering = entering;
     tenure.blocked.add(waitId, session, ticket);

@@ -2,8 +2,16 @@ import { xxh3 } from "@node-rs/xxhash";
 import { Packr, RESET_BUFFER_MODE, REUSE_BUFFER_MODE } from "msgpackr";
 import { DATABASE_COUNT, LEASE_ID_BYTES_MAX } from "../engine/limits.js";
 import { invariant, unreachable } from "../engine/invariant.js";
-import type { LockMode } from "../engine/command.js";
-import type { KeyPutOp, LeasePutOp, LeaseRequest, Op, Revision, ScriptPutOp, StringPutOp } from "../engine/op.js";
+import type {
+  KeyPutOp,
+  LeasePutOp,
+  LeaseRequest,
+  Op,
+  Revision,
+  ScriptPutOp,
+  StringPutOp,
+  LockMode,
+} from "../engine/op.js";
 import type { ByteString } from "../engine/reply.js";
 import { type BatchWriter, CHANGE_CLEAR_RANGE, CHANGE_DELETE, CHANGE_PUT, PageReader } from "./batch.js";
 import { type RowPage, StoreError } from "./store.js";

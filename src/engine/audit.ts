@@ -56,7 +56,8 @@ function checkHidden(state: State, row: number): void {
   }
   invariant(leases.ttlMs(row) > 0 && leases.ttlMs(row) < Infinity, "the lease of a plain key has a TTL");
   if (state.isStray(row)) invariant(state.hasStrays, "a hidden lease without a key waits to be swept");
-  else invariant(state.keys(leases.databaseOfHidden(row)).countOf(row) === 1, "a hidden lease with a TTL holds one key");
+  else
+    invariant(state.keys(leases.databaseOfHidden(row)).countOf(row) === 1, "a hidden lease with a TTL holds one key");
 }
 
 function checkKeys(state: State, databaseIndex: number): void {
@@ -110,7 +111,8 @@ function checkSharing(keys: KeyTable, row: number): void {
   const sharing = keys.sharing(row)!;
   invariant(sharing.byLease.size > 0 && sharing.byLease.size === sharing.byToken.size, "a shared key has members");
   invariant(sharing.mode.kind !== "exclusive", "what is shared is not held alone");
-  if (sharing.mode.kind === "limit") invariant(sharing.byLease.size <= sharing.mode.permits, "no more holders than permits");
+  if (sharing.mode.kind === "limit")
+    invariant(sharing.byLease.size <= sharing.mode.permits, "no more holders than permits");
   let token = 0;
   for (const member of sharing.byLease.values()) {
     invariant(keys.token.get(member) > token, "members are in the order of their tokens");

@@ -1,4 +1,7 @@
+import type { KeyName, LockMode } from "./op.js";
 import type { ByteString, Reply } from "./reply.js";
+
+export type { KeyName, LockMode } from "./op.js";
 
 /**
  * What the engine can be asked: parsed, checked for form and limits, free of RESP. `resp/command-table.ts` builds these from
@@ -25,21 +28,10 @@ export interface Turn {
   readonly unixMs: number;
 }
 
-export interface KeyName {
-  readonly databaseIndex: number;
-  readonly key: ByteString;
-}
-
 export interface KeyValue {
   readonly key: ByteString;
   readonly value: ByteString;
 }
-
-/** limit: permits of a semaphore, 1 and up; null for an ordinary lock. */
-export type LockMode =
-  | { readonly kind: "exclusive" }
-  | { readonly kind: "shared" }
-  | { readonly kind: "limit"; readonly permits: number };
 
 export type SetCondition =
   | { readonly kind: "always" | "nx" | "xx" }

@@ -14,8 +14,8 @@ import type { Queue, Waiter } from "./waiters.js";
  * nobody waits for one particular holder of a semaphore with several permits: any of them may free one. Such a wait closes no
  * cycle here, whatever it waits for in truth; it ends by its time.
  *
- * Cost. Most waits are let in by one look: a lease closes a cycle only if somebody waits for it, that is for a key that it holds or
- * behind it in a queue. Otherwise leases are visited once each, and of every queue each place once, up to DEADLOCK_STEPS_MAX steps; a cycle that
+ * Cost. Most waits are let in by one look: a lease closes a cycle only if somebody waits for it, that is behind it in a queue or for a
+ * key that it holds (its keys are gone through, or all queues, whichever are fewer). Otherwise leases are visited once each, and of every queue each place once, up to DEADLOCK_STEPS_MAX steps; a cycle that
  * is not found by then is let in.
  */
 
@@ -36,12 +36,11 @@ export function findCycle(draft: Draft, lease: LeaseRow, key: ByteString, mode: 
   return new CycleSearch(draft, lease).run(key, mode);
 }
 
-/** Whether anybody waits for a key that the lease holds, or behind it. */
+/** Whether anybody waits for a key that the lease holds, or behind it; true as well when that would take too many looks to say. */
 function isWaitedFor(draft: Draft, lease: LeaseRow): boolean {
   const { waiters, state } = draft;
-  for (const waiter of waiters.ofLease(lease)) {
-    if (waiter.placeInQueue!.next !== null) return true;
-  }
+  if (waiters.isFollowed(lease)) return true;
+  const stepsEnd = waiters.steps + DEADLOCK_STEPS_MAX;
   for (let index = 0; index < DATABASE_COUNT; index += 1) {
     const queueCount = waiters.queueCount(index);
     if (queueCount === 0) continue;
@@ -51,14 +50,16 @@ function isWaitedFor(draft: Draft, lease: LeaseRow): boolean {
       // Fewer queues than keys: look from there.
       for (const queue of waiters.queues(index)) {
         waiters.steps += 1;
+        if (waiters.steps > stepsEnd) return true;
         const row = keys.find(queue.key);
-        if (row !== NO_KEY && (keys.holder(row) === lease || keys.sharing(row)?.byLease.has(lease) === true)) return true;
+        if (row !== NO_KEY && (keys.holder(row) === lease || keys.sharing(row)?.byLease.has(lease) === true))
+          return true;
       }
       continue;
     }
     for (let left = count, row = keys.firstOf(lease); left > 0; left -= 1, row = keys.nextOf(row)) {
       waiters.steps += 1;
-      if (waiters.queue(index, keys.name(row)) !== null) return true;
+      if (waiters.steps > stepsEnd || waiters.queue(index, keys.name(row)) !== null) return true;
     }
   }
   return false;

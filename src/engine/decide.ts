@@ -26,6 +26,33 @@ type OtherCommand = Exclude<Command, StringCommand | LockCommand | ScriptCommand
 
 function answer(draft: Draft, ended: EndedLeases, command: Command): Reply {
   switch (command.kind) {
+    case "lease-keepalive":
+    case "lease-keepalive-many":
+    case "lease-grant":
+    case "lease-revoke":
+    case "lease-ttl":
+    case "lease-setttl":
+    case "lease-attach":
+    case "lease-detach":
+    case "lease-info":
+    case "lease-scan":
+    case "lease-expire":
+    case "key-get":
+    case "key-exists":
+    case "key-delete":
+    case "key-type":
+    case "key-ttl":
+    case "key-expire":
+    case "key-persist":
+    case "key-expire-time":
+    case "key-list":
+    case "key-scan":
+    case "key-count":
+    case "key-random":
+    case "wait-end":
+    case "flush-database":
+    case "flush-all":
+      return answerOther(draft, ended, command);
     case "string-set":
     case "string-set-many":
     case "string-get-many":
@@ -51,7 +78,7 @@ function answer(draft: Draft, ended: EndedLeases, command: Command): Reply {
     case "script-flush":
       return answerScript(draft, command);
     default:
-      return answerOther(draft, ended, command);
+      return unreachable(command);
   }
 }
 

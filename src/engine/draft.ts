@@ -95,6 +95,8 @@ export class Draft {
   readonly #digest: Digest;
   readonly #ended = new Set<LeaseRow>();
   readonly #removed = new Set<number>();
+  /** How many holders of a shared key this command has ended so far. */
+  readonly #leaving = new Map<number, number>();
   #endedKeyCount = 0;
   #endedHiddenCount = 0;
 
@@ -128,6 +130,7 @@ export class Draft {
     this.#endedHiddenCount = 0;
     if (this.#ended.size > 0) this.#ended.clear();
     if (this.#removed.size > 0) this.#removed.clear();
+    if (this.#leaving.size > 0) this.#leaving.clear();
   }
 
   finish(reply: Reply): Decision {
@@ -421,7 +424,13 @@ export class Draft {
     const key = table.firstOf(row);
     if (key === NO_KEY) return;
     this.#endedKeyCount += 1;
-    this.add({ kind: "string-end", databaseIndex, key: table.name(key), token: table.token.get(key), reason: "expired" });
+    this.add({
+      kind: "string-end",
+      databaseIndex,
+      key: table.name(key),
+      token: table.token.get(key),
+      reason: "expired",
+    });
   }
 
   /** Takes a held key of the selected database from all who hold it. `row`: what `findKey` found. */
@@ -448,7 +457,8 @@ export class Draft {
     if (leases.isHidden(holder)) {
       this.add({ kind: "string-end", databaseIndex, key, token, reason: reason === "taken" ? "taken" : "deleted" });
     } else {
-      this.add({ kind: "key-end", databaseIndex, key, leaseId: leases.id(holder), token, reason });
+      const op = { kind: "key-end", databaseIndex, key, leaseId: leases.id(holder), token, reason } as const;
+      this.add(keys.isMember(row) && this.#othersRemain(databaseIndex, row) ? { ...op, remains: true } : op);
     }
   }
 
@@ -459,9 +469,20 @@ export class Draft {
       const count = table.countOf(lease);
       for (let left = count, row = table.firstOf(lease); left > 0; left -= 1, row = table.nextOf(row)) {
         if (this.#removed.size > 0 && this.#removed.has(removedKey(index, row))) continue;
-        held.push({ databaseIndex: index, key: table.name(row), token: table.token.get(row) });
+        const key = { databaseIndex: index, key: table.name(row), token: table.token.get(row) };
+        held.push(table.isMember(row) && this.#othersRemain(index, row) ? { ...key, remains: true } : key);
       }
     }
     return held;
+  }
+
+  /** A holder leaves a shared key. True when others hold it on. */
+  #othersRemain(databaseIndex: number, member: KeyRow): boolean {
+    const table = this.state.keys(databaseIndex);
+    const row = table.find(table.name(member));
+    const name = removedKey(databaseIndex, row);
+    const leaving = (this.#leaving.get(name) ?? 0) + 1;
+    this.#leaving.set(name, leaving);
+    return leaving < table.sharing(row)!.byLease.size;
   }
 }

@@ -109,7 +109,7 @@ export class Engine {
     this.#nowMs = turn.nowMs;
     if (decision.ops.length > 0) this.#applyOps(decision.ops, turn);
     if (decision.renewals !== NO_LEASE) this.#renew(decision.renewals, turn.nowMs);
-    for (const { waitId } of decision.wakes) this.waiters.remove(waitId);
+    if (decision.wakes.length > 0) for (const { waitId } of decision.wakes) this.waiters.remove(waitId);
     if (decision.waits !== null) this.waiters.add(decision.waits, turn.nowMs);
   }
 

@@ -15,7 +15,8 @@ export const ERROR_CODES = {
   LEASEEXISTS: "a live lease has that id already",
   LEASED: "the key's expiry belongs to its lease",
   DEADLOCK: "waiting for the key would close a cycle of leases that wait for each other",
-  WRONGMODE: "the key is held, or waited for by the same lease, in a mode that does not go together with the one asked for",
+  WRONGMODE:
+    "the key is held, or waited for by the same lease, in a mode that does not go together with the one asked for",
   READONLY: "this node does not hold the primary role",
   LOADING: "this node holds the primary role and is still loading",
   OOM: "a limit of the server is reached; keep-alive, release, revoke and expiry go on",

@@ -47,15 +47,16 @@ export function eventsOf(op: Op): readonly EngineEvent[] {
       return eventsOfStringEnd(op);
     case "key-put": {
       const { databaseIndex, key } = op;
+      const acquired: EngineEvent = { kind: "lock", key, message: `acquired ${op.leaseId} ${op.token}` };
+      if (op.event === null) return [acquired];
       const set: EngineEvent = { kind: "keyspace", databaseIndex, key, event: op.event ?? "set" };
-      if (op.valueOnly === true) return [set];
-      return [{ kind: "lock", key, message: `acquired ${op.leaseId} ${op.token}` }, set];
+      return op.valueOnly === true ? [set] : [acquired, set];
     }
     case "key-end": {
       const { databaseIndex, key } = op;
       const released: EngineEvent = { kind: "lock", key, message: `released ${op.leaseId} ${op.token}` };
       // A key that was taken goes on under its next holder; who watches the keyspace hears of that as `set`.
-      if (op.reason === "taken") return [released];
+      if (op.reason === "taken" || op.remains === true) return [released];
       return [released, { kind: "keyspace", databaseIndex, key, event: "del" }];
     }
     case "lease-end":
@@ -74,9 +75,9 @@ function eventsOfStringEnd({ databaseIndex, key, reason }: StringEndOp): readonl
 function eventsOfEnd(op: LeaseEndOp): readonly EngineEvent[] {
   const events: EngineEvent[] = [{ kind: "lease", id: op.id, message: endMessage(op) }];
   const event = op.reason === "expired" ? "expired" : "del";
-  for (const { databaseIndex, key, token } of op.keys) {
+  for (const { databaseIndex, key, token, remains } of op.keys) {
     events.push({ kind: "lock", key, message: `released ${op.id} ${token}` });
-    events.push({ kind: "keyspace", databaseIndex, key, event });
+    if (remains !== true) events.push({ kind: "keyspace", databaseIndex, key, event });
   }
   return events;
 }

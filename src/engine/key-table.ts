@@ -1,4 +1,11 @@
-import { Float64Column, Int32Column, ReferenceColumn, RowAllocator, SparseInt32Column, Uint16Column } from "./columns.js";
+import {
+  Float64Column,
+  Int32Column,
+  ReferenceColumn,
+  RowAllocator,
+  SparseInt32Column,
+  Uint16Column,
+} from "./columns.js";
 import type { LockMode } from "./command.js";
 import { invariant } from "./invariant.js";
 import { NO_LEASE, type LeaseRow } from "./lease-table.js";

@@ -210,7 +210,8 @@ export function attachKey(draft: Draft, command: CommandOf<"lease-attach">): Rep
 /** The lease gets the key. Returns the token. */
 export function hold(draft: Draft, leaseId: ByteString, key: ByteString, value: ByteString, mode: LockMode): Token {
   const { databaseIndex, revision: token } = draft;
-  draft.add({ kind: "key-put", databaseIndex, key, leaseId, value, token, mode, sinceUnixMs: draft.unixMs });
+  const op = { kind: "key-put", databaseIndex, key, leaseId, value, token, mode, sinceUnixMs: draft.unixMs } as const;
+  draft.add(mode.kind !== "exclusive" && draft.findKey(key) !== NO_KEY ? { ...op, event: null } : op);
   return token;
 }
 

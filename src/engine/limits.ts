@@ -55,8 +55,12 @@ export const SWEPT_PER_CALL_MAX = 1_000;
 export const SPREAD_TTL_FRACTION = 0.1;
 export const SPREAD_MS_MAX = 60_000;
 
-/** Queues of waiters looked at in one turn: each may be a row to write and a reply to send (about 2 ms). The rest follows at once. */
-export const HAND_OVERS_PER_TURN_MAX = 1_000;
+/**
+ * Keys handed to waiters in one turn: each is a row to write and a reply to send (about 2 ms in all). When a lease with 100,000 contended
+ * keys ends, the rest follows turn by turn, other commands in between; a key that is not handed on yet is free, but who asks for
+ * it with LOCK.ACQUIRE stands behind those who wait.
+ */
+export const HAND_OVERS_PER_TURN_MAX = 200;
 
 /** Holders and waiters that LOCK.INFO names, each; it counts all of them. */
 export const LOCK_INFO_LISTED_MAX = 100;

@@ -1,4 +1,3 @@
-import type { KeyName, LockMode } from "./command.js";
 import type { ByteString } from "./reply.js";
 
 /**
@@ -20,6 +19,17 @@ export type Revision = number;
 /** A fencing token: the revision at which its holder got the key. */
 export type Token = number;
 
+export interface KeyName {
+  readonly databaseIndex: number;
+  readonly key: ByteString;
+}
+
+/** How a lease holds a key, or asks for it. `limit`: a semaphore of so many permits, 1 and up. */
+export type LockMode =
+  | { readonly kind: "exclusive" }
+  | { readonly kind: "shared" }
+  | { readonly kind: "limit"; readonly permits: number };
+
 /** Why a lease came to its end. `forced`: somebody other than its owner ended it (FLUSHALL). */
 export type LeaseEndReason = "expired" | "revoked" | "forced";
 
@@ -34,7 +44,15 @@ export type StringEndReason = "deleted" | "expired" | "taken";
 
 /** What the keyspace notifications call a change, in Redis's words. */
 export type KeyspaceEvent =
-  "set" | "del" | "expired" | "expire" | "persist" | "append" | "setrange" | "incrby" | "incrbyfloat";
+  | "set"
+  | "del"
+  | "expired"
+  | "expire"
+  | "persist"
+  | "append"
+  | "setrange"
+  | "incrby"
+  | "incrbyfloat";
 
 /** A lease is granted, or its durable TTL is made longer (then with the token it has). */
 export interface LeasePutOp {
@@ -75,6 +93,8 @@ export interface LeaseEndOp {
 /** A key and the token under which its lease held it. */
 export interface HeldKey extends KeyName {
   readonly token: Token;
+  /** True when others hold the key on: it was shared. */
+  readonly remains?: true;
 }
 
 /** A key is attached to a lease, or its value changes under the same token. */
@@ -91,8 +111,8 @@ export interface KeyPutOp {
   readonly sinceUnixMs: number;
   /** True when the lease held the key before, so that nobody acquires anything: only the value changes. */
   readonly valueOnly?: true;
-  /** What the keyspace hears; absent: `set`. */
-  readonly event?: KeyspaceEvent;
+  /** What the keyspace hears; absent: `set`; null: nothing, one more lease holds a key that is there. */
+  readonly event?: KeyspaceEvent | null;
 }
 
 /** A key leaves the lease that holds it. */
@@ -104,6 +124,8 @@ export interface KeyEndOp {
   /** The token under which the lease held it. */
   readonly token: Token;
   readonly reason: KeyEndReason;
+  /** True when others hold the key on: it was shared. */
+  readonly remains?: true;
 }
 
 /** A plain key, one that no lease holds, gets a value or another TTL. */

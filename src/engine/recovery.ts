@@ -76,7 +76,8 @@ export class Recovery {
     }
     const holder = keys.holder(row);
     if (!leases.isLive(holder)) return [];
-    const isOwn = op.kind === "string-put" ? leases.isHidden(holder) : !isShare && holder === leases.findLive(op.leaseId);
+    const isOwn =
+      op.kind === "string-put" ? leases.isHidden(holder) : !isShare && holder === leases.findLive(op.leaseId);
     return isOwn ? [] : [this.#claimAt(op, keys, row)];
   }
 

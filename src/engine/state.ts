@@ -111,7 +111,10 @@ export class State {
       return;
     }
     const former = table.holder(row);
-    invariant(former !== SHARED && !(former >= 0 && this.leases.isHidden(former)), "a key is held in one mode at a time");
+    invariant(
+      former !== SHARED && !(former >= 0 && this.leases.isHidden(former)),
+      "a key is held in one mode at a time",
+    );
     if (former !== lease) {
       if (former !== NO_LEASE) {
         // A live one only at recovery, of a key that two leases claim; the rules end the former hold by an op of its own.
@@ -187,7 +190,10 @@ export class State {
     const former = table.holder(row);
     invariant(former !== SHARED, "a key is held in one mode at a time");
     const isPlain = former !== NO_LEASE && leases.isHidden(former);
-    invariant(former === NO_LEASE || isPlain || !leases.isLive(former), "a lease was left before its key becomes a plain one");
+    invariant(
+      former === NO_LEASE || isPlain || !leases.isLive(former),
+      "a lease was left before its key becomes a plain one",
+    );
     let holder = former;
     if (op.ttlMs === null) holder = leases.putForever();
     else if (isPlain && former !== leases.forever) leases.setHiddenTtl(former, op.ttlMs);

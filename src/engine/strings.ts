@@ -1,7 +1,15 @@
 import type { Command, Expiry, KeyValue, SetCondition } from "./command.js";
-import { decimalSum } from "./decimal.js";
+import { decimalSum, INFINITE } from "./decimal.js";
 import { Shortening, type Draft } from "./draft.js";
-import { leased, limitReached, NOT_A_FLOAT, NOT_A_FINITE_NUMBER, NOT_AN_INTEGER, OVERFLOW, STRING_TOO_LONG } from "./errors.js";
+import {
+  leased,
+  limitReached,
+  NOT_A_FLOAT,
+  NOT_A_FINITE_NUMBER,
+  NOT_AN_INTEGER,
+  OVERFLOW,
+  STRING_TOO_LONG,
+} from "./errors.js";
 import { unreachable } from "./invariant.js";
 import { NO_KEY, type KeyRow } from "./key-table.js";
 import { VALUE_BYTES_MAX } from "./limits.js";
@@ -42,7 +50,8 @@ export function setString(draft: Draft, command: CommandOf<"string-set">): Reply
   const row = draft.findKey(key);
   const former = row === NO_KEY ? null : draft.keys.value(row);
   const wantsFormer = command.returnsFormer || answer === "former";
-  if (!holds(draft, command.condition, former)) return wantsFormer || answer === "ok" ? (wantsFormer ? former : null) : 0;
+  if (!holds(draft, command.condition, former))
+    return wantsFormer || answer === "ok" ? (wantsFormer ? former : null) : 0;
   if (renews(draft, row, value, expiry)) return wantsFormer ? former : answer === "one" ? 1 : OK;
   const refusal = row === NO_KEY ? refuseKeys(draft, 1) : null;
   if (refusal !== null) return refusal;
@@ -248,7 +257,7 @@ export function incrementFloat(draft: Draft, { key, by }: CommandOf<"string-incr
   if (!Number.isFinite(by)) return NOT_A_FINITE_NUMBER;
   const sum = decimalSum(row === NO_KEY ? "0" : draft.keys.value(row), String(by));
   if (sum === null) return NOT_A_FLOAT;
-  if (sum === "infinite") return NOT_A_FINITE_NUMBER;
+  if (sum === INFINITE) return NOT_A_FINITE_NUMBER;
   return change(draft, row, key, sum, "incrbyfloat") ?? sum;
 }
 

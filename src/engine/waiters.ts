@@ -109,12 +109,22 @@ export class Queue {
   }
 }
 
+/** The places of one lease. */
+class Places {
+  readonly chain = new Chain<Waiter>();
+  /** How many of them somebody waits behind. */
+  followed = 0;
+}
+
 const NOBODY: readonly Waiter[] = [];
 const DEADLINE = 0;
 
 export class Waiters {
-  readonly #queues: Map<ByteString, Queue>[] = Array.from({ length: DATABASE_COUNT }, () => new Map<ByteString, Queue>());
-  readonly #byLease = new Map<LeaseRow, Chain<Waiter>>();
+  readonly #queues: Map<ByteString, Queue>[] = Array.from(
+    { length: DATABASE_COUNT },
+    () => new Map<ByteString, Queue>(),
+  );
+  readonly #byLease = new Map<LeaseRow, Places>();
   readonly #asks = new Map<WaitId, Ask>();
   readonly #ready = new Chain<Queue>();
   readonly #deadlines = new Float64Records([Infinity]);
@@ -154,7 +164,12 @@ export class Waiters {
 
   /** The places that a lease has. */
   ofLease(lease: LeaseRow): Iterable<Waiter> {
-    return this.#byLease.get(lease) ?? NOBODY;
+    return this.#byLease.get(lease)?.chain ?? NOBODY;
+  }
+
+  /** Whether anybody waits behind the lease in some queue. */
+  isFollowed(lease: LeaseRow): boolean {
+    return (this.#byLease.get(lease)?.followed ?? 0) > 0;
   }
 
   /** The place of a blocked command; null when it does not wait any more. */
@@ -200,14 +215,16 @@ export class Waiters {
   #newWaiter(queue: Queue, wait: NewWait, nowMs: number): Waiter {
     this.#newestOrder += 1;
     const waiter = new Waiter(queue, wait, nowMs, this.#newestOrder);
+    const before = queue.places.last;
+    if (before !== null) this.#byLease.get(before.item.lease)!.followed += 1;
     waiter.placeInQueue = queue.places.append(waiter);
     queue.byLease.set(wait.lease, waiter);
     let places = this.#byLease.get(wait.lease);
     if (places === undefined) {
-      places = new Chain();
+      places = new Places();
       this.#byLease.set(wait.lease, places);
     }
-    waiter.placeOfLease = places.append(waiter);
+    waiter.placeOfLease = places.chain.append(waiter);
     this.#waiterCount += 1;
     return waiter;
   }
@@ -229,11 +246,14 @@ export class Waiters {
   #leave(waiter: Waiter): void {
     const { queue, lease } = waiter;
     const wasFirst = queue.places.first?.item === waiter;
+    const places = this.#byLease.get(lease)!;
+    const { next, previous } = waiter.placeInQueue!;
+    if (next !== null) places.followed -= 1;
+    else if (previous !== null) this.#byLease.get(previous.item.lease)!.followed -= 1;
     queue.places.remove(waiter.placeInQueue!);
     queue.byLease.delete(lease);
-    const places = this.#byLease.get(lease)!;
-    places.remove(waiter.placeOfLease!);
-    if (places.count === 0) this.#byLease.delete(lease);
+    places.chain.remove(waiter.placeOfLease!);
+    if (places.chain.count === 0) this.#byLease.delete(lease);
     this.#waiterCount -= 1;
     if (queue.places.count === 0) {
       this.settle(queue);
@@ -306,7 +326,11 @@ export class Waiters {
       }
     }
     let places = 0;
-    for (const chain of this.#byLease.values()) places += chain.count;
+    for (const { chain, followed } of this.#byLease.values()) {
+      places += chain.count;
+      const counted = [...chain].filter((waiter) => waiter.placeInQueue?.next !== null).length;
+      invariant(counted === followed, "a lease knows how often somebody waits behind it");
+    }
     invariant(waiters === this.#waiterCount && places === waiters, "waiters are counted");
     invariant(asks === this.#asks.size && asks === this.#rows.rowsUsed, "asks are counted");
     this.#wheel.checkInvariants();

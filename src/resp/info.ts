@@ -216,7 +216,7 @@ function statsFields({ context, source, server, node, nowMs }: Snapshot): Fields
     ["sync_full", 0],
     ["sync_partial_ok", 0],
     ["sync_partial_err", 0],
-    ["expired_keys", node.leasesExpired],
+    ["expired_keys", node.leasesExpired + node.keysExpired],
     ["evicted_keys", 0],
     ["evicted_clients", 0],
     ["keyspace_hits", 0],
@@ -314,7 +314,8 @@ function keyspaceFields({ node }: Snapshot): Fields {
   const fields: [string, string][] = [];
   for (let index = 0; index < DATABASE_COUNT; index += 1) {
     const keys = node.keysByDatabase[index] ?? 0;
-    if (keys > 0) fields.push([`db${index}`, `keys=${keys},expires=${keys},avg_ttl=0`]);
+    const expiring = keys - (node.lastingKeysByDatabase[index] ?? 0);
+    if (keys > 0) fields.push([`db${index}`, `keys=${keys},expires=${expiring},avg_ttl=0`]);
   }
   return fields;
 }

@@ -1,4 +1,4 @@
-import type { EngineEvent } from "../engine/events.js";
+import type { EngineEvent, KeyspaceEvent } from "../engine/events.js";
 import { KEY_BYTES_MAX } from "../engine/limits.js";
 import { compileGlob } from "../engine/glob.js";
 import { PushReply, type ByteString } from "../engine/reply.js";
@@ -214,8 +214,6 @@ export class PubSub {
     }
   }
 }
-
-type KeyspaceEvent = Extract<EngineEvent, { kind: "keyspace" }>["event"];
 
 /** Redis's class of each event. */
 const CLASS_OF_EVENT: Readonly<Record<KeyspaceEvent, number>> = {

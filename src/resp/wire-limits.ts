@@ -67,8 +67,8 @@ export const BLOCKED_INPUT_BYTES_MAX = 1024 * 1024;
 /** Commands between MULTI and EXEC: they share one turn. */
 export const TRANSACTION_COMMANDS_MAX = 10_000;
 
-/** Their arguments in all: as much as one request may have. */
-export const TRANSACTION_BYTES_MAX = FRAME_BYTES_MAX;
+/** Their arguments in all: about as much as one request may have. */
+export const TRANSACTION_BYTES_MAX = 16 * 1024 * 1024;
 
 /** One reply in all. V8's strings end at 512 MB. */
 export const REPLY_BYTES_MAX = 256 * 1024 * 1024;

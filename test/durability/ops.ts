@@ -216,7 +216,7 @@ export class OpModel {
 const nameOf = (database: number, lease: string, name: string): string =>
   String.fromCharCode(database, lease.length - 1) + lease + name;
 
-const stringName = ({ databaseIndex, key: name }: KeyName): string => String.fromCharCode(databaseIndex) + name;
+const stringName = (op: KeyName): string => String.fromCharCode(op.databaseIndex) + op.key;
 
 const byName = <T>(rows: Map<string, T>): T[] => [...rows].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, op]) => op);
 

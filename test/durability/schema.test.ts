@@ -54,9 +54,15 @@ describe("golden bytes: what is on disk stays readable", () => {
 
   test("key-put", () => {
     const op = keyPut("job", "lock", { databaseIndex: 3, value: "v\xe9", token: 9 });
-    expect(hexOf(op)).toMatchInlineSnapshot(`"010b000000190000006e2f03026a6f626c6f636b029409a376c3a9c0cb427a0c4506c00000dc43e98019c5005d"`);
-    expect(hexOf({ ...op, mode: { kind: "shared" } })).toMatchInlineSnapshot(`"010b000000190000006e2f03026a6f626c6f636b029409a376c3a900cb427a0c4506c0000008363e24ad6e733a"`);
-    expect(hexOf({ ...op, mode: { kind: "limit", permits: 5 } })).toMatchInlineSnapshot(`"010b000000190000006e2f03026a6f626c6f636b029409a376c3a905cb427a0c4506c000001eee1966dc41661e"`);
+    expect(hexOf(op)).toMatchInlineSnapshot(
+      `"010b000000190000006e2f03026a6f626c6f636b029409a376c3a9c0cb427a0c4506c00000dc43e98019c5005d"`,
+    );
+    expect(hexOf({ ...op, mode: { kind: "shared" } })).toMatchInlineSnapshot(
+      `"010b000000190000006e2f03026a6f626c6f636b029409a376c3a900cb427a0c4506c0000008363e24ad6e733a"`,
+    );
+    expect(hexOf({ ...op, mode: { kind: "limit", permits: 5 } })).toMatchInlineSnapshot(
+      `"010b000000190000006e2f03026a6f626c6f636b029409a376c3a905cb427a0c4506c000001eee1966dc41661e"`,
+    );
   });
 
   test("a key in record version 1 is read as held alone, since nobody knows when", () => {
@@ -68,16 +74,24 @@ describe("golden bytes: what is on disk stays readable", () => {
   });
 
   test("string-put and string-end", () => {
-    expect(hexOf(stringPut("lock", { databaseIndex: 3, value: "v\xe9", token: 9 }))).toMatchInlineSnapshot(`"01070000001b000000702f036c6f636b019409a376c3a9cd7530cb427a0c4506c0000046415d199b6db9ce"`);
-    expect(hexOf(stringPut("", { ttlMs: null, token: 2 ** 40 }))).toMatchInlineSnapshot(`"010300000023000000702f000194cb4270000000000000a576616c7565c0cb427a0c4506c00000d5e1e338b52951c3"`);
+    expect(hexOf(stringPut("lock", { databaseIndex: 3, value: "v\xe9", token: 9 }))).toMatchInlineSnapshot(
+      `"01070000001b000000702f036c6f636b019409a376c3a9cd7530cb427a0c4506c0000046415d199b6db9ce"`,
+    );
+    expect(hexOf(stringPut("", { ttlMs: null, token: 2 ** 40 }))).toMatchInlineSnapshot(
+      `"010300000023000000702f000194cb4270000000000000a576616c7565c0cb427a0c4506c00000d5e1e338b52951c3"`,
+    );
     const end: Op = { kind: "string-end", databaseIndex: 3, key: "lock", token: 9, reason: "deleted" };
     expect(hexOf(end)).toMatchInlineSnapshot(`"020700000000000000702f036c6f636b"`);
   });
 
   test("scripts", () => {
     const sha = "0123456789abcdef0123456789abcdef01234567";
-    expect(hexOf({ kind: "script-put", sha, body: "return 1", isPinned: true })).toMatchInlineSnapshot(`"012a00000014000000712f303132333435363738396162636465663031323334353637383961626364656630313233343536370192a872657475726e2031c34a275b5ae8f26ef3"`);
-    expect(hexOf({ kind: "script-end", sha })).toMatchInlineSnapshot(`"022a00000000000000712f30313233343536373839616263646566303132333435363738396162636465663031323334353637"`);
+    expect(hexOf({ kind: "script-put", sha, body: "return 1", isPinned: true })).toMatchInlineSnapshot(
+      `"012a00000014000000712f303132333435363738396162636465663031323334353637383961626364656630313233343536370192a872657475726e2031c34a275b5ae8f26ef3"`,
+    );
+    expect(hexOf({ kind: "script-end", sha })).toMatchInlineSnapshot(
+      `"022a00000000000000712f30313233343536373839616263646566303132333435363738396162636465663031323334353637"`,
+    );
     expect(hexOf({ kind: "scripts-flush" })).toMatchInlineSnapshot(`"030200000002000000712f7130"`);
   });
 
@@ -87,8 +101,12 @@ describe("golden bytes: what is on disk stays readable", () => {
   });
 
   test("flush-database and flush-all", () => {
-    expect(hexOf({ kind: "flush-database", databaseIndex: 2 })).toMatchInlineSnapshot(`"0303000000030000006e2f026e2f03030300000003000000702f02702f03"`);
-    expect(hexOf({ kind: "flush-all", by: "x" })).toMatchInlineSnapshot(`"0302000000020000006c2f6c300302000000020000006e2f6e30030200000002000000702f7030"`);
+    expect(hexOf({ kind: "flush-database", databaseIndex: 2 })).toMatchInlineSnapshot(
+      `"0303000000030000006e2f026e2f03030300000003000000702f02702f03"`,
+    );
+    expect(hexOf({ kind: "flush-all", by: "x" })).toMatchInlineSnapshot(
+      `"0302000000020000006c2f6c300302000000020000006e2f6e30030200000002000000702f7030"`,
+    );
   });
 
   test("the meta rows", () => {

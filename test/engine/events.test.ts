@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import type { Command } from "#src/engine/command.js";
 import { eventsOf, type EngineEvent } from "#src/engine/events.js";
 import * as on from "./manual-engine.js";
 import { ManualEngine } from "./manual-engine.js";
@@ -90,5 +91,41 @@ describe("clients hear", () => {
     ]) {
       expect(heard(command)).toEqual([]);
     }
+  });
+
+  test("of a shared key: who comes and goes, but set and deleted once", () => {
+    const server = new ManualEngine();
+    for (const id of ["a", "b", "c"]) server.run(on.grant(id, 5_000));
+    const told = (command: Command): unknown[] => server.run(command).ops.flatMap((op) => [...eventsOf(op)]);
+    expect(told(on.acquire("k", "a", { mode: on.SHARED }))).toEqual([lock("k", "acquired a 4"), keyspace("set", "k")]);
+    expect(told(on.acquire("k", "b", { mode: on.SHARED }))).toEqual([lock("k", "acquired b 5")]);
+    expect(told(on.acquire("k", "c", { mode: on.SHARED }))).toEqual([lock("k", "acquired c 6")]);
+    expect(told(on.release("k", "b"))).toEqual([lock("k", "released b 5")]);
+    expect(told(on.revoke("c", "a"))).toEqual([
+      lease("c", `revoked by=${on.ORIGIN.owner}`),
+      lock("k", "released c 6"),
+      lease("a", `revoked by=${on.ORIGIN.owner}`),
+      lock("k", "released a 4"),
+      keyspace("del", "k"),
+    ]);
+  });
+
+  test("of a plain key: the keyspace alone, in Redis's words", () => {
+    const server = new ManualEngine();
+    server.run(on.grant("a", 5_000, { keys: { leased: "1" } }));
+    const told = (command: Command): unknown[] => server.run(command).ops.flatMap((op) => [...eventsOf(op)]);
+    expect(told(on.set("k", "1"))).toEqual([keyspace("set", "k")]);
+    expect(told(on.setPx("k", "2", 100))).toEqual([keyspace("set", "k"), keyspace("expire", "k")]);
+    expect(told({ kind: "string-increment", key: "k", by: 1n })).toEqual([keyspace("incrby", "k")]);
+    expect(told({ kind: "string-append", key: "k", value: "0" })).toEqual([keyspace("append", "k")]);
+    expect(told(on.persist("k"))).toEqual([keyspace("persist", "k")]);
+    expect(told(on.pexpire("k", 100))).toEqual([keyspace("expire", "k")]);
+    expect(told({ kind: "string-increment", key: "leased", by: 1n })).toEqual([keyspace("incrby", "leased")]);
+    expect(told(on.attach("a", "k", "v", true))).toEqual([lock("k", "acquired a 9"), keyspace("set", "k")]);
+    expect(told(on.set("leased", "v"))).toEqual([lock("leased", "released a 1"), keyspace("set", "leased")]);
+    expect(told({ kind: "string-get-delete", key: "leased" })).toEqual([keyspace("del", "leased")]);
+    server.run(on.setPx("k", "v", 100));
+    server.advance(100);
+    expect(told(on.get("k"))).toEqual([keyspace("expired", "k")]);
   });
 });

@@ -190,7 +190,6 @@ export const random = (fraction: number): Command => ({ kind: "key-random", frac
 export const FLUSH_DATABASE: Command = { kind: "flush-database" };
 export const FLUSH_ALL: Command = { kind: "flush-all" };
 
-
 // Strings -----------------------------------------------------------------------------------------------------------
 
 export type StringSet = Extract<Command, { kind: "string-set" }>;

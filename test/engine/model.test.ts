@@ -125,7 +125,8 @@ class Pair {
   tick(): void {
     this.#settle();
     const waitIds = this.engine.dueWaits(this.nowMs, 3);
-    for (const waitId of waitIds) expect(this.model.overdue(this.nowMs).includes(waitId) || this.model.owed.has(waitId)).toBe(true);
+    for (const waitId of waitIds)
+      expect(this.model.overdue(this.nowMs).includes(waitId) || this.model.owed.has(waitId)).toBe(true);
     if (waitIds.length > 0) this.command(on.endWait(...waitIds), on.ORIGIN);
     const due = this.engine.dueLeases(this.nowMs, 3);
     for (const id of due.ids) expect(this.model.leases.has(id)).toBe(false);
@@ -220,19 +221,13 @@ class Pair {
     const dead = this.#deadInEngine();
     const lines: string[] = [];
     for (const line of digest(this.engine.state).split("\n").slice(1)) {
-      const fields = JSON.parse(line) as [string, ...(string | number | LockMode | null)[]];
-      if (fields[0] === "lease") {
-        const [, id, ttlMs, token] = fields;
-        if (!dead.has(String(id))) lines.push(`lease ${id} ${ttlMs} ${token}`);
-      } else if (fields[0] === "string") {
-        const [, databaseIndex, key, value, token, ttlMs] = fields;
-        const isDead = dead.has(`\0plain ${databaseIndex} ${key}`);
-        if (!isDead) lines.push(`string ${databaseIndex} ${key} ${value} ${token} ${ttlMs}`);
-      } else {
-        const [, databaseIndex, key, id, value, token, mode] = fields;
-        const shown = mode === undefined ? "" : ` ${JSON.stringify(mode)}`;
-        if (!dead.has(String(id))) lines.push(`key ${databaseIndex} ${key} ${id} ${value} ${token}${shown}`);
-      }
+      const fields = (JSON.parse(line) as unknown[]).map((field) =>
+        typeof field === "object" && field !== null ? JSON.stringify(field) : String(field),
+      );
+      const [kind, first, second, third] = fields as [string, string, string, string];
+      const owner = { lease: first, key: third, string: `\0plain ${first} ${second}` }[kind];
+      if (owner === undefined || dead.has(owner)) continue;
+      lines.push((kind === "lease" ? fields.slice(0, 4) : fields).join(" "));
     }
     return lines.toSorted().join("\n");
   }
@@ -464,7 +459,10 @@ const command: fc.Arbitrary<Command> = fc.oneof(
     arbitrary: fc.record({
       kind: fc.constant("key-expire" as const),
       key,
-      expiry: fc.oneof(ttlMs.map(on.inMs), fc.constantFrom(-1, 0, 50, 5_000).map((ms) => on.atMs(UNIX_MS + ms))),
+      expiry: fc.oneof(
+        ttlMs.map(on.inMs),
+        fc.constantFrom(-1, 0, 50, 5_000).map((ms) => on.atMs(UNIX_MS + ms)),
+      ),
       condition: fc.constantFrom("always" as const, "always" as const, "nx" as const, "xx" as const),
     }),
   },
@@ -485,12 +483,21 @@ const command: fc.Arbitrary<Command> = fc.oneof(
       kind: fc.constant("lock-release" as const),
       key,
       id,
-      token: fc.oneof({ weight: 3, arbitrary: fc.constant(null) }, { weight: 1, arbitrary: fc.integer({ min: 1, max: 40 }) }),
+      token: fc.oneof(
+        { weight: 3, arbitrary: fc.constant(null) },
+        { weight: 1, arbitrary: fc.integer({ min: 1, max: 40 }) },
+      ),
     }),
   },
   { weight: 1, arbitrary: key.map(on.lockInfo) },
-  { weight: 1, arbitrary: fc.tuple(key, fc.integer({ min: 1, max: 40 })).map(([name, token]) => on.check(name, token)) },
-  { weight: 1, arbitrary: fc.uniqueArray(fc.integer({ min: 1, max: 12 }), { maxLength: 2 }).map((some) => on.endWait(...some)) },
+  {
+    weight: 1,
+    arbitrary: fc.tuple(key, fc.integer({ min: 1, max: 40 })).map(([name, token]) => on.check(name, token)),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.uniqueArray(fc.integer({ min: 1, max: 12 }), { maxLength: 2 }).map((some) => on.endWait(...some)),
+  },
 );
 
 /** Quarters of a millisecond: sums stay exact, so that model and engine agree to the last bit. */

@@ -64,6 +64,11 @@ const nameOf = (databaseIndex: number, key: string): string => `${databaseIndex}
 const plainId = (name: string): string => `\0plain ${name}`;
 export const isPlainId = (id: string | null): boolean => id === null || id.startsWith("\0plain ");
 
+type StringCommand = Extract<Command, { kind: `string-${string}` | "key-expire" | "key-persist" }>;
+
+const isStringCommand = (command: Command): command is StringCommand =>
+  command.kind.startsWith("string-") || command.kind === "key-expire" || command.kind === "key-persist";
+
 type CommandOf<K extends Command["kind"]> = Extract<Command, { kind: K }>;
 
 export class ReferenceModel {
@@ -284,10 +289,7 @@ export class ReferenceModel {
    * `chosenId`: the id that the engine chose, if it did. `waitId`: the name of its wait, if it waits.
    */
   run(command: Command, origin: Origin, revision: number, chosenId: string | null, waitId: number): unknown {
-    const { kind } = command;
-    if (kind.startsWith("string-") || kind === "key-expire" || kind === "key-persist") {
-      return this.#runString(command, origin, revision);
-    }
+    if (isStringCommand(command)) return this.#runString(command, origin, revision);
     const name = "key" in command ? nameOf(origin.databaseIndex, command.key) : "";
     switch (command.kind) {
       case "lease-grant":
@@ -375,7 +377,13 @@ export class ReferenceModel {
         for (const id of this.leases.keys()) this.endLease(id, revision);
         for (const id of this.limbo.keys()) this.writeDead(id, revision);
         return "+OK";
-      default:
+      case "lease-expire":
+      case "wait-end":
+      case "key-expire-time":
+      case "script-load":
+      case "script-get":
+      case "script-exists":
+      case "script-flush":
         return null;
     }
   }
@@ -463,10 +471,9 @@ export class ReferenceModel {
 
   // Strings ---------------------------------------------------------------------------------------------------------
 
-  #runString(command: Command, origin: Origin, revision: number): unknown {
+  #runString(command: StringCommand, origin: Origin, revision: number): unknown {
     if (command.kind === "string-set-many") return this.#setMany(command, origin, revision);
     if (command.kind === "string-get-many") return command.keys.map((key) => this.#value(origin, key));
-    if (!("key" in command)) throw new Error("a string command names a key");
     const { key } = command;
     const name = nameOf(origin.databaseIndex, key);
     const held = this.#first(name);
@@ -478,7 +485,7 @@ export class ReferenceModel {
     switch (command.kind) {
       case "string-set": {
         const wantsFormer = command.returnsFormer || command.answer === "former";
-        if (!holds(command.condition, value)) return wantsFormer ? value : command.answer === "one" ? 0 : null;
+        if (!isMet(command.condition, value)) return wantsFormer ? value : command.answer === "one" ? 0 : null;
         this.#set(origin, key, command.value, command.expiry, revision, true);
         return wantsFormer ? value : command.answer === "one" ? 1 : "+OK";
       }
@@ -492,7 +499,7 @@ export class ReferenceModel {
         else this.#expire(name, this.#ttl(command.expiry), revision);
         return value;
       case "string-delete-if":
-        if (held === null || !holds(command.condition, value)) return 0;
+        if (held === null || !isMet(command.condition, value)) return 0;
         this.#drop(name, revision);
         return 1;
       case "string-length":
@@ -511,7 +518,10 @@ export class ReferenceModel {
       case "key-persist":
         if (held === null) return 0;
         return isPlainId(held.leaseId) ? this.#persist(name, revision) : "LEASED";
-      default:
+      case "string-get-range":
+      case "string-set-range":
+      case "string-increment-float":
+      case "string-digest":
         throw new Error(`the model does not know ${command.kind}`);
     }
   }
@@ -656,7 +666,7 @@ export class ReferenceModel {
   /** Would the lease, waiting for this key behind all who wait already, wait for itself? */
   #closesCycle(start: string, name: string, mode: LockMode): boolean {
     const seen = new Set<string>();
-    const waitsForStart = (leaseId: string, key: string, asMode: LockMode, before: readonly ModelPlace[]): boolean => {
+    const waitsForStart = (key: string, asMode: LockMode, before: readonly ModelPlace[]): boolean => {
       const others = [
         ...this.#holders(key).filter((hold) => hold.leaseId !== null && !isPlainId(hold.leaseId)),
         ...before,
@@ -670,10 +680,10 @@ export class ReferenceModel {
         .filter((place) => place.leaseId === leaseId)
         .some((place) => {
           const queue = this.#queue(place.name);
-          return waitsForStart(leaseId, place.name, place.mode, queue.slice(0, queue.indexOf(place)));
+          return waitsForStart(place.name, place.mode, queue.slice(0, queue.indexOf(place)));
         });
     };
-    return waitsForStart(start, name, mode, this.#queue(name));
+    return waitsForStart(name, mode, this.#queue(name));
   }
 
   #lockInfo(name: string): unknown {
@@ -761,7 +771,7 @@ export class ReferenceModel {
   }
 }
 
-function holds(condition: SetCondition, present: string | null): boolean {
+function isMet(condition: SetCondition, present: string | null): boolean {
   switch (condition.kind) {
     case "always":
       return true;

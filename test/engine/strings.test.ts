@@ -140,7 +140,13 @@ describe("many at once", () => {
     expect(server.answer(many({ b: "3", c: "3" }, { condition: "if-none", answer: "one" }))).toBe(0);
     expect(server.answer(many({ b: "3", c: "3" }, { condition: "if-all", answer: "one" }))).toBe(0);
     expect(server.answer(many({ c: "3", d: "4" }, { condition: "if-none", answer: "one" }))).toBe(1);
-    expect(server.answer({ kind: "string-get-many", keys: ["a", "b", "x", "c", "a"] })).toEqual(["1", "2", null, "3", "1"]);
+    expect(server.answer({ kind: "string-get-many", keys: ["a", "b", "x", "c", "a"] })).toEqual([
+      "1",
+      "2",
+      null,
+      "3",
+      "1",
+    ]);
     server.run(many({ a: "9", d: "9" }, { condition: "if-all", answer: "one", expiry: on.inMs(50) }));
     expect(server.answer(on.keyPttl("d"))).toBe(50);
     server.advance(50);
@@ -212,7 +218,9 @@ describe("time", () => {
     expect(server.answer(on.keyPttl("k"))).toBe(10_000);
     expect(server.run(on.pexpire("k", 10))).toMatchObject({ reply: 1, ops: [] });
     expect(server.answer(on.keyPttl("k"))).toBe(10);
-    expect(server.run(on.pexpire("k", 10_001)).ops).toMatchObject([{ kind: "string-put", value: "v", ttlMs: 10_001, token: 1 }]);
+    expect(server.run(on.pexpire("k", 10_001)).ops).toMatchObject([
+      { kind: "string-put", value: "v", ttlMs: 10_001, token: 1 },
+    ]);
     expect(server.answer(on.keyPttl("k"))).toBe(10_001);
     server.advance(10_001);
     expect(server.answer(on.pexpire("k", 10_000))).toBe(0);
@@ -360,15 +368,25 @@ describe("numbers", () => {
     expect(server.answer(increment("n", 2n ** 63n - 1n))).toBe(-1);
   });
 
-  test.each(["", " 1", "1 ", "+1", "01", "-0", "1.0", "1e3", "0x1", "9223372036854775808", "-9223372036854775809", "nan"])(
-    "%j is no integer",
-    (value) => {
-      const server = new ManualEngine();
-      server.run(on.set("k", value));
-      expect(server.answer(increment("k", 1n))).toBe("ERR value is not an integer or out of range");
-      expect(server.answer(on.get("k"))).toBe(value);
-    },
-  );
+  test.each([
+    "",
+    " 1",
+    "1 ",
+    "+1",
+    "01",
+    "-0",
+    "1.0",
+    "1e3",
+    "0x1",
+    "9223372036854775808",
+    "-9223372036854775809",
+    "nan",
+  ])("%j is no integer", (value) => {
+    const server = new ManualEngine();
+    server.run(on.set("k", value));
+    expect(server.answer(increment("k", 1n))).toBe("ERR value is not an integer or out of range");
+    expect(server.answer(on.get("k"))).toBe(value);
+  });
 
   test.each([
     ["10.50", 0.1, "10.6"],
@@ -473,7 +491,10 @@ describe("keys that a lease holds", () => {
     expect(server.answer(on.attach("a", "plain"))).toBeNull();
     expect(server.answer(on.grant("b", 100, { keys: { plain: "" } }))).toBeNull();
     const { ops, reply } = server.run(on.attach("a", "plain", "w", true));
-    expect(ops).toMatchObject([{ kind: "string-end", reason: "taken" }, { kind: "key-put", value: "w" }]);
+    expect(ops).toMatchObject([
+      { kind: "string-end", reason: "taken" },
+      { kind: "key-put", value: "w" },
+    ]);
     expect(reply).toBe(server.engine.state.revision);
     server.advance(1_000);
     expect(server.tick()).toEqual([]);
@@ -546,7 +567,8 @@ describe("what is told and seen", () => {
   test("a renewal in memory is told to the keyspace, though it is no op", () => {
     const server = new ManualEngine();
     server.run(on.setPx("k", "v", 1_000));
-    const names = (command: Command): unknown[] => server.run(command).events.map((event) => "event" in event && event.event);
+    const names = (command: Command): unknown[] =>
+      server.run(command).events.map((event) => "event" in event && event.event);
     expect(names(on.pexpire("k", 900))).toEqual(["expire"]);
     expect(names(on.setPx("k", "v", 900))).toEqual(["set", "expire"]);
     expect(names(on.pexpire("k", 2_000))).toEqual([]);

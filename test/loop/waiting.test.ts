@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import { HAND_OVERS_PER_TURN_MAX } from "#src/engine/limits.js";
 import * as on from "../engine/manual-engine.js";
 import { ManualNode, type Client } from "./manual-node.js";
 
@@ -78,6 +79,25 @@ describe("answers of blocked commands", () => {
     expect(client.ask(on.release("k", "a"))).toBe(1);
     expect(client.ask(on.get("k"))).toBeNull();
   });
+});
+
+test("a lease with more contended keys than one turn hands on: all are handed on, others are served in between", () => {
+  const { node, client } = withLeases("a", "b");
+  const keys = Array.from({ length: 2 * HAND_OVERS_PER_TURN_MAX + 10 }, (_, index) => `k${index}`);
+  for (const key of keys) client.send(on.acquire(key, "a"));
+  node.settle();
+  const waiters = keys.map((key) => {
+    const waiter = node.client();
+    waiter.send(on.block(key, "b"));
+    return waiter;
+  });
+  client.send(on.revoke("a"));
+  expect(node.coordinator.report().commandsBlocked).toBe(keys.length - HAND_OVERS_PER_TURN_MAX);
+  // One that is free by now, and has its queue: nobody gets past it.
+  expect(node.client().ask(on.acquire(keys.at(-1)!, "b"))).toEqual(null);
+  node.scheduler.advance(0);
+  expect(node.coordinator.report().commandsBlocked).toBe(0);
+  for (const waiter of waiters) expect(waiter.replies.get(1)).toEqual(expect.any(Number));
 });
 
 describe("closed connections", () => {

@@ -1,5 +1,6 @@
-import type { LeaseRequest, Op, Revision, Token } from "#src/engine/op.js";
+import type { LeaseRequest, Revision, Token } from "#src/engine/op.js";
 import type { ByteString } from "#src/engine/reply.js";
+import type { SimulatedOp } from "./simulated.js";
 import { check } from "./violation.js";
 
 /**
@@ -48,7 +49,7 @@ export class Model {
     return [...this.keys.values()].filter((key) => key.databaseIndex === databaseIndex).map((key) => key.key);
   }
 
-  apply(op: Op, revision: Revision): void {
+  apply(op: SimulatedOp, revision: Revision): void {
     switch (op.kind) {
       case "lease-put":
         this.#putLease(op, revision);
@@ -98,7 +99,7 @@ export class Model {
     }
   }
 
-  #putLease(op: Extract<Op, { kind: "lease-put" }>, revision: Revision): void {
+  #putLease(op: Extract<SimulatedOp, { kind: "lease-put" }>, revision: Revision): void {
     const lease = this.leases.get(op.id);
     if (lease === undefined) {
       check(op.token === revision, "ops", () => `lease ${op.id} is granted at ${revision} with token ${op.token}`);
@@ -111,7 +112,7 @@ export class Model {
     lease.ttlMs = op.ttlMs;
   }
 
-  #putKey(op: Extract<Op, { kind: "key-put" }>, revision: Revision): void {
+  #putKey(op: Extract<SimulatedOp, { kind: "key-put" }>, revision: Revision): void {
     const name = keyName(op.databaseIndex, op.key);
     const lease = this.leases.get(op.leaseId);
     check(lease !== undefined, "ops", () => `key ${name} is put for ${op.leaseId}, which is not there`);

@@ -13,6 +13,7 @@ import type { ClientClock, SimRequest } from "./request.js";
 import { Revealed } from "./revealed.js";
 import type { SimDisk } from "./sim-store.js";
 import type { World } from "./sim-world.js";
+import { simulatedCommand, simulatedOp } from "./simulated.js";
 import { check } from "./violation.js";
 
 /**
@@ -133,7 +134,8 @@ export class Oracle implements EngineWatcher {
     this.#current = null;
   }
 
-  applied(engine: Engine, command: Command, origin: Origin, decision: Decision, turn: Turn): void {
+  applied(engine: Engine, applied: Command, origin: Origin, decision: Decision, turn: Turn): void {
+    const command = simulatedCommand(applied);
     check(engine === this.#engine, "ports", () => `a command of an engine that does not serve: ${command.kind}`);
     const request = this.#current;
     check(
@@ -197,7 +199,7 @@ export class Oracle implements EngineWatcher {
     const model = this.#durable.clone();
     for (const { revision, ops } of this.#log) {
       if (revision > this.#disk.syncedRevision) break;
-      for (const op of ops) model.apply(op, revision);
+      for (const op of ops) model.apply(simulatedOp(op), revision);
     }
     return model;
   }
@@ -222,7 +224,8 @@ export class Oracle implements EngineWatcher {
     );
     this.#log.push({ revision, ops });
     const flushed = this.options.hasListeners() ? this.#flushEvents(ops) : [];
-    for (const op of ops) {
+    for (const appliedOp of ops) {
+      const op = simulatedOp(appliedOp);
       this.#beforeOp(op, nowMs);
       this.#revealed.note(op, revision, this.live);
       this.#noteNewName(op);

@@ -1,4 +1,4 @@
-import type { Command, Origin } from "#src/engine/command.js";
+import type { Origin } from "#src/engine/command.js";
 import type { Decision } from "#src/engine/engine.js";
 import type { Op, Revision } from "#src/engine/op.js";
 import { ErrorReply, MapReply, StatusReply, type ByteString, type Reply } from "#src/engine/reply.js";
@@ -6,6 +6,7 @@ import { instanceName, keyName, type Model, type ModelKey, type ModelLease } fro
 import type { LeaseLife, OracleOptions } from "./oracle.js";
 import type { LeasePromise } from "./request.js";
 import { namesOfPage } from "./revealed.js";
+import type { SimulatedCommand } from "./simulated.js";
 import { check } from "./violation.js";
 
 /**
@@ -14,7 +15,7 @@ import { check } from "./violation.js";
  */
 
 export interface ReplyContext {
-  readonly command: Command;
+  readonly command: SimulatedCommand;
   readonly origin: Origin;
   readonly decision: Decision;
   /** The engine's revision after the decision. */
@@ -24,10 +25,10 @@ export interface ReplyContext {
   readonly oracle: { readonly options: OracleOptions; lifeOf(id: ByteString): LeaseLife | null };
 }
 
-type CommandOf<Kind extends Command["kind"]> = Extract<Command, { kind: Kind }>;
+type CommandOf<Kind extends SimulatedCommand["kind"]> = Extract<SimulatedCommand, { kind: Kind }>;
 
 /** Op kinds that each command may cause, besides the expiry of leases that it came across. */
-const OPS_ALLOWED: { readonly [Kind in Command["kind"]]?: readonly Op["kind"][] } = {
+const OPS_ALLOWED: { readonly [Kind in SimulatedCommand["kind"]]: readonly Op["kind"][] } = {
   "lease-grant": ["lease-put", "key-put"],
   "lease-keepalive": [],
   "lease-keepalive-many": [],
@@ -54,7 +55,7 @@ const OPS_ALLOWED: { readonly [Kind in Command["kind"]]?: readonly Op["kind"][] 
 
 export function checkReply(context: ReplyContext): void {
   const { command, decision } = context;
-  const allowed = OPS_ALLOWED[command.kind] ?? [];
+  const allowed = OPS_ALLOWED[command.kind];
   for (const op of decision.ops) {
     const isExpiry = op.kind === "lease-end" && op.reason === "expired";
     check(isExpiry || allowed.includes(op.kind), "ops", () => `${command.kind} does ${JSON.stringify(op)}`);
@@ -121,8 +122,6 @@ function isWrong(context: ReplyContext): boolean {
       return !isOk(reply) || after.keysOf(origin.databaseIndex).length > 0;
     case "flush-all":
       return !isOk(reply) || after.leases.size > 0;
-    default:
-      return true; // simulated clients send no strings and locks
   }
 }
 
@@ -245,7 +244,6 @@ export function leasesShown({ command, decision, after, origin }: ReplyContext):
     case "key-delete":
     case "flush-database":
     case "flush-all":
-    default:
       return [];
   }
 }
@@ -287,7 +285,6 @@ export function promisesOf({ command, decision, after, origin }: ReplyContext): 
     case "key-random":
     case "flush-database":
     case "flush-all":
-    default:
       return [];
   }
 }

@@ -1,7 +1,8 @@
-import type { Command, Origin } from "#src/engine/command.js";
-import type { Op, Revision } from "#src/engine/op.js";
+import type { Origin } from "#src/engine/command.js";
+import type { Revision } from "#src/engine/op.js";
 import { ErrorReply, type ByteString, type Reply } from "#src/engine/reply.js";
 import { keyName, type Model } from "./model.js";
+import type { SimulatedCommand, SimulatedOp } from "./simulated.js";
 
 /**
  * What a reply gives away: for each lease and key the revision of its newest change, its end included, and from these the
@@ -16,7 +17,7 @@ export class Revealed {
   #flushedAll: Revision = 0;
 
   /** To be called before the op is applied to `model`. */
-  note(op: Op, revision: Revision, model: Model): void {
+  note(op: SimulatedOp, revision: Revision, model: Model): void {
     switch (op.kind) {
       case "lease-put":
         this.#leases.set(op.id, revision);
@@ -41,7 +42,7 @@ export class Revealed {
   }
 
   /** Of a reply to a command that changed nothing. */
-  by(command: Command, origin: Origin, reply: Reply, model: Model): Revision {
+  by(command: SimulatedCommand, origin: Origin, reply: Reply, model: Model): Revision {
     const { databaseIndex } = origin;
     const keys = (names: readonly ByteString[]): Revision =>
       Math.max(0, ...names.map((name) => this.#key(databaseIndex, name)));
@@ -94,7 +95,6 @@ export class Revealed {
       case "lease-expire":
       case "flush-database":
       case "flush-all":
-      default:
         return 0;
     }
   }

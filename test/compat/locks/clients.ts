@@ -1,5 +1,5 @@
 import { Redis as Redis5 } from "ioredis5";
-import { Redis as Redis6 } from "ioredis";
+import { createClient } from "redis";
 
 /** The clients under the libraries, told to come back quickly after the server was killed. */
 
@@ -15,8 +15,14 @@ export function connectIoredis(port: number): Redis5 {
   return client;
 }
 
-export function connectIoredis6(port: number): Redis6 {
-  const client = new Redis6({ port, ...quick });
+/** As much of node-redis's client as the tests themselves use. */
+export interface NodeRedis {
+  destroy(): void;
+}
+
+export async function connectNodeRedis(port: number): Promise<NodeRedis> {
+  const client = createClient({ socket: { host: "127.0.0.1", port, reconnectStrategy: () => 20 } });
   client.on("error", ignoreErrors);
+  await client.connect();
   return client;
 }

@@ -23,3 +23,36 @@ declare module "redlock5" {
     using(resources: string[], ttlMs: number, routine: () => Promise<void>): Promise<void>;
   }
 }
+
+declare module "redislock" {
+  export interface RedisLock {
+    acquire(key: string): PromiseLike<void>;
+    extend(ttlMs: number): PromiseLike<void>;
+    release(): PromiseLike<void>;
+  }
+  export function createLock(client: unknown, options: object): RedisLock;
+}
+
+declare module "node-redis-warlock" {
+  type Unlock = (done: (error: Error | null, count: number) => void) => void;
+  interface Warlock {
+    lock(key: string, ttlMs: number, done: (error: Error | null, unlock: Unlock | false, id: string) => void): void;
+    touch(key: string, id: string, ttlMs: number): Promise<unknown>;
+  }
+  export default function warlock(client: unknown): Warlock;
+}
+
+declare module "safe-redis-leader" {
+  export interface Leader {
+    elect(): Promise<void>;
+    isLeader(): Promise<boolean>;
+    shutdown(): Promise<void>;
+    on(event: "elected" | "demoted" | "error", listener: (error?: unknown) => void): void;
+  }
+  export function createSafeRedisLeader(options: {
+    readonly asyncRedis: unknown;
+    readonly ttl: number;
+    readonly wait: number;
+    readonly key: string;
+  }): Promise<Leader>;
+}
