@@ -267,7 +267,6 @@ export class Coordinator {
   }
 
   #onDurable(tenure: Tenure, revision: Revision): void {
-    this.#options.fault.point("commit:before-release");
     tenure.engine.durable(revision);
     tenure.releases.release(revision);
     this.#options.fault.point("release:after-reply");
