@@ -44,7 +44,11 @@ export interface NodeOptions {
 }
 
 /** Points at which production code hands an Error on as a failure of the store; elsewhere it would be a crash anyway. */
-const ERROR_POINTS: ReadonlySet<FaultPoint> = new Set<FaultPoint>(["commit:before-write", "commit:after-write"]);
+const ERROR_POINTS: ReadonlySet<FaultPoint> = new Set<FaultPoint>([
+  "commit:before-write",
+  "commit:after-write",
+  "commit:before-release",
+]);
 
 /** A slow command: the turn that it is part of grows as old as the next one is. */
 const COMMAND_MS_MAX = 5;
