@@ -286,7 +286,9 @@ function checkRelations(config: Config): void {
   if (config.bind.some((address) => address === "")) throw new ConfigError("--bind: an address is empty");
   const passwordBytes = Buffer.byteLength(config.requirePass);
   if (passwordBytes > PASSWORD_BYTES_MAX) {
-    throw new ConfigError(`--requirepass: the password is ${passwordBytes} bytes long, the limit is ${PASSWORD_BYTES_MAX} bytes`);
+    throw new ConfigError(
+      `--requirepass: the password is ${passwordBytes} bytes long, the limit is ${PASSWORD_BYTES_MAX} bytes`,
+    );
   }
   if (config.directory === "") throw new ConfigError("--dir: the data directory must be named");
   const exposed = config.bind.find((address) => !isLoopback(address));

@@ -434,7 +434,6 @@ export class Coordinator {
   }
 
   #onDurable(tenure: Tenure, revision: Revision): void {
-    this.#options.fault.point("commit:before-release");
     tenure.engine.durable(revision);
     tenure.releases.release(revision);
     tenure.underway.delivered(revision);

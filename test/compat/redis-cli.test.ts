@@ -116,6 +116,7 @@ describeWith(["redis-cli"], "redis-cli", () => {
       child.once("close", resolve);
     });
     // redis-cli throws away what was typed before it shows its prompt: a line may be typed when the prompt stands last.
+    // oxlint-disable-next-line no-control-regex -- the escapes that a terminal gets are what has to be taken out
     const atPrompt = (): boolean => out.replaceAll(/\u001B\[[\d;]*[A-Za-z]|\r/gu, "").endsWith(`127.0.0.1:${at}> `);
     let seenBefore = 0;
     const type = async (line: string): Promise<void> => {

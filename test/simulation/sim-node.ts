@@ -44,7 +44,15 @@ export interface NodeOptions {
 }
 
 /** Points at which production code hands an Error on as a failure of the store; elsewhere it would be a crash anyway. */
-const ERROR_POINTS: ReadonlySet<FaultPoint> = new Set<FaultPoint>(["commit:before-write", "commit:after-write"]);
+const ERROR_POINTS: ReadonlySet<FaultPoint> = new Set<FaultPoint>([
+  "commit:before-write",
+  "commit:after-write",
+  "commit:before-release",
+]);
+
+/** Points that a node passes once in its life; at the chance of the others few seeds would ever crash there. */
+const RARE_POINTS: ReadonlySet<FaultPoint> = new Set<FaultPoint>(["open:after-lock", "close:before-sync"]);
+const RARE_POINT_FACTOR = 10;
 
 /** A slow command: the turn that it is part of grows as old as the next one is. */
 const COMMAND_MS_MAX = 5;
@@ -267,7 +275,8 @@ export class SimNode {
 
   #atPoint(name: FaultPoint): void {
     const { random } = this.#world;
-    if (random.chance(this.points.crashChance)) throw new SimulatedCrash(name);
+    const crashChance = this.points.crashChance * (RARE_POINTS.has(name) ? RARE_POINT_FACTOR : 1);
+    if (random.chance(crashChance)) throw new SimulatedCrash(name);
     if (ERROR_POINTS.has(name) && random.chance(this.points.errorChance)) throw new Error(`simulated error at ${name}`);
   }
 }

@@ -9,6 +9,9 @@ import { until } from "./poll.js";
 import type { Server, ServerOptions, ServerPool } from "./server.js";
 import { DEFAULT_WORKLOAD, Workload, observeAll, type Target, type WorkloadOptions } from "./workload.js";
 
+/** How long a load may take on a crowded machine. */
+const LOAD_MS_MAX = 90_000;
+
 export class CrashRun {
   readonly history = new History();
   readonly dir: string;
@@ -39,8 +42,15 @@ export class CrashRun {
 
   /** Waits for so many further answers to clients, or for the server's end. */
   async load(server: Server, answers: number): Promise<void> {
-    const goal = this.history.answers + answers;
-    await until(`${answers} answers`, () => this.history.answers >= goal || !server.isRunning, 40_000);
+    const before = this.history.answers;
+    await until(
+      `${answers} answers`,
+      () => this.history.answers >= before + answers || !server.isRunning,
+      LOAD_MS_MAX,
+    ).catch((error: unknown) => {
+      const got = `${this.history.answers - before} answers, pending: ${this.history.pending().join(" ")}`;
+      throw new Error(`${String(error)}; ${got}\n${server.describe(null)}`, { cause: error });
+    });
   }
 
   /** Tells the clients and the history that this server is gone. Waits for its end. */

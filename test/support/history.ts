@@ -75,6 +75,16 @@ export class History {
     );
   }
 
+  /** Requests that nothing has come back for yet, as text for a failure's message. */
+  pending(): string[] {
+    const open = new Map<number, string>();
+    for (const event of this.events) {
+      if (event.type === "invoke") open.set(event.operation, JSON.stringify(event.request));
+      else if (event.type !== "restart") open.delete(event.operation);
+    }
+    return [...open.values()];
+  }
+
   /** The number of answers so far. */
   get answers(): number {
     return this.events.filter((event) => event.type === "ok").length;
