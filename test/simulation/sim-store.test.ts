@@ -1,3 +1,4 @@
+import { EXCLUSIVE } from "#src/engine/draft.js";
 import { describe, expect, test } from "vitest";
 import { BatchWriter } from "#src/durability/batch.js";
 import { encodeMeta, encodeOp } from "#src/durability/schema.js";
@@ -51,10 +52,8 @@ function batchOf(revision: number): CommitBatch {
   const writer = new BatchWriter();
   const lease = { kind: "lease-put", label: null, request: null, grantedAtUnixMs: 0, owner: "" } as const;
   encodeOp({ ...lease, id: `lease-${revision}`, ttlMs: 1000, token: revision }, writer);
-  encodeOp(
-    { kind: "key-put", databaseIndex: 0, key: "key", leaseId: `lease-${revision}`, value: "v", token: revision },
-    writer,
-  );
+  const key = { kind: "key-put", databaseIndex: 0, key: "key", value: "v", mode: EXCLUSIVE, sinceUnixMs: 0 } as const;
+  encodeOp({ ...key, leaseId: `lease-${revision}`, token: revision }, writer);
   encodeMeta(revision, writer);
   return writer.batch(revision);
 }

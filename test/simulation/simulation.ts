@@ -1,5 +1,6 @@
 import { BatchWriter } from "#src/durability/batch.js";
 import { applyBatch } from "#src/durability/memory-store.js";
+import { EXCLUSIVE } from "#src/engine/draft.js";
 import { encodeOp } from "#src/durability/schema.js";
 import type { KeyPutOp } from "#src/engine/op.js";
 import { digest } from "#src/engine/engine.js";
@@ -229,14 +230,12 @@ class Simulation {
     const { rows, syncedRevision } = this.#disk;
     if (syncedRevision < 2 || this.#disk.holder !== null || this.#orphans.size > 0) return;
     const state = this.oracle.durableNow();
-    const value = "orphan";
-    const claims: KeyPutOp[] = [
-      { kind: "key-put", databaseIndex: 0, key: "key-0", leaseId: "ghost", value, token: syncedRevision },
-    ];
+    const orphan = { kind: "key-put", value: "orphan", mode: EXCLUSIVE, sinceUnixMs: 0 } as const;
+    const claims: KeyPutOp[] = [{ ...orphan, databaseIndex: 0, key: "key-0", leaseId: "ghost", token: syncedRevision }];
     const held = [...state.keys.values()].find((key) => key.token > 1);
     const other = [...state.leases.keys()].find((id) => id !== held?.leaseId);
     if (held !== undefined && other !== undefined && random.chance(0.5)) {
-      claims.push({ ...held, kind: "key-put", leaseId: other, value, token: held.token - 1 });
+      claims.push({ ...held, ...orphan, leaseId: other, token: held.token - 1 });
     }
     for (const claim of claims) {
       const writer = new BatchWriter();
