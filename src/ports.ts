@@ -121,3 +121,31 @@ export interface NodeReport {
 }
 
 export type RoleName = "standby" | "loading" | "primary" | "fenced" | "stopped";
+
+/** Where a node of a cluster can be reached. */
+export interface NodeAddress {
+  /** 40 hexadecimal digits, the same for the life of the process: what Sentinel calls a run id. */
+  readonly id: string;
+  /** An IP address: clients do not look names up that a Sentinel tells them. */
+  readonly host: string;
+  readonly port: number;
+  /** The port that answers as a Sentinel; 0: none. */
+  readonly sentinelPort: number;
+}
+
+/** The cluster as this node sees it: for the Sentinel port, ROLE and INFO. */
+export interface ClusterView {
+  /** What clients ask a Sentinel for. */
+  readonly name: string;
+  readonly self: NodeAddress;
+  /** Of the newest take-over that this node has seen; 0 before. */
+  readonly epoch: number;
+  /** Who has the primary role; null when nobody has, or when this node has not heard of it for the role's duration. */
+  primary(): NodeAddress | null;
+  /** How long ago the newest sign of the primary was seen, in milliseconds; Infinity when never. */
+  primarySeenAgoMs(): number;
+  /** The other nodes that announced themselves lately, in the order of their ids. */
+  others(): readonly NodeAddress[];
+  /** Calls back after each take-over that this node sees; `from` is null when there was none before. */
+  onSwitch(listener: (from: NodeAddress | null, to: NodeAddress) => void): void;
+}
