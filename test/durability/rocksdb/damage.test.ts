@@ -79,9 +79,13 @@ async function refusalOf(directory: string): Promise<StoreError> {
   throw new Error("the store opened");
 }
 
-beforeAll(async () => {
-  original = temporaryDirectory("memory");
-  copies = temporaryDirectory("memory");
+/**
+ * RocksDB merges tables in the background whenever it gets the CPU for that. Where it had merged the two before the last close, no
+ * edit of the MANIFEST alone knows a table any more: such a store is of no use here and made anew.
+ */
+const MAKINGS_MAX = 50;
+
+async function makeOriginal(): Promise<void> {
   let revision = 0;
   for (let run = 0; run < RUNS; run += 1) {
     const store = await open(original.path);
@@ -94,6 +98,16 @@ beforeAll(async () => {
     }
     await shut(store);
   }
+}
+
+beforeAll(async () => {
+  original = temporaryDirectory("memory");
+  copies = temporaryDirectory("memory");
+  for (let makings = 1; files(/\.sst$/).length < 2; makings += 1) {
+    if (makings > MAKINGS_MAX) throw new Error("RocksDB merged the tables each time");
+    rmSync(original.path, { recursive: true });
+    await makeOriginal();
+  }
 });
 
 afterAll(() => {
@@ -102,10 +116,12 @@ afterAll(() => {
 });
 
 const files = (pattern: RegExp, directory = original.path): string[] =>
-  readdirSync(join(directory, "rocksdb"))
-    .filter((name) => pattern.test(name))
-    .sort()
-    .map((name) => join("rocksdb", name));
+  !existsSync(join(directory, "rocksdb"))
+    ? []
+    : readdirSync(join(directory, "rocksdb"))
+        .filter((name) => pattern.test(name))
+        .sort()
+        .map((name) => join("rocksdb", name));
 
 let copyCount = 0;
 
@@ -271,8 +287,11 @@ describe("RocksDB's MANIFEST and CURRENT", () => {
   });
 
   test("a table that was forgotten in the middle can be accepted; then the store is whole again, above all revisions", async () => {
-    const edit = records().at(-2) ?? 0;
-    const directory = copyWith(flip(manifest(), edit + 5, 6));
+    let directory = "";
+    for (const record of records()) {
+      const outcome = await outcomeOf(flip(manifest(), record + 5, 6));
+      if (outcome.includes("the database is not whole")) directory = copyWith(flip(manifest(), record + 5, 6));
+    }
     expect((await refusalOf(directory)).message).toMatch(/the database is not whole: .*; --accept-loss/);
     const store = await open(directory, true);
     expect(store.identity.revision).toBe(newestRevision + LOSS_GAP_REVISIONS);
