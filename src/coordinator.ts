@@ -1,7 +1,7 @@
 import { BlockedSessions, GrantsUnderway } from "./blocked-sessions.js";
 import type { Command, Origin, Turn } from "./engine/command.js";
 import { Engine, type Decision, type WaitId, type Wake } from "./engine/engine.js";
-import { withCode } from "./engine/errors.js";
+import { READONLY, withCode } from "./engine/errors.js";
 import { eventsOf, type EngineEvent } from "./engine/events.js";
 import { invariant } from "./engine/invariant.js";
 import { EXPIRIES_PER_TURN_MAX, HAND_OVERS_PER_TURN_MAX, type EngineLimits } from "./engine/limits.js";
@@ -16,10 +16,13 @@ import {
   PARKED,
   SATURATED,
   type Clock,
+  type ClusterReport,
   type Fault,
   type Ids,
   type Log,
   type NodeReport,
+  type RoleName,
+  type RoleTerm,
   type Scheduler,
   type Session,
   type Timer,
@@ -103,6 +106,16 @@ export interface CoordinatorOptions {
   readonly closeSessions: (except: Session | null, reason: string) => void;
   /** The store failed: nothing may be acknowledged any more, the process has to end. Called once. */
   readonly onFailure: (error: StoreError) => void;
+  /** Of a node that shares its store with others; absent for a node of its own, which has the role from start to stop. */
+  readonly cluster?: ClusterSeat;
+}
+
+/** What a node of a cluster has beside a store: somebody who keeps its role. */
+export interface ClusterSeat {
+  readonly term: RoleTerm;
+  /** The role was given up on request (FAILOVER), everything that was taken is durable and answered. */
+  handedOver(): void;
+  report(): ClusterReport;
 }
 
 interface PendingEvent {
@@ -136,6 +149,10 @@ export class Coordinator {
   readonly #turn: Turn & { nowMs: number };
   #tenure: Tenure | null = null;
   #failed = false;
+  /** The store was asked for, and has not answered yet. */
+  #isAcquiring = false;
+  /** A graceful stop that waits for the batch in flight. */
+  #closing: (() => void) | null = null;
   /** The command that is just about to wait. */
   #entering: Entering | null = null;
   /** Waiting for a take-over that is under way. */
@@ -165,6 +182,7 @@ export class Coordinator {
     const tenure = this.#tenure;
     if (tenure === null || this.#role.name !== "primary") return this.#role.refusal() ?? this.#mustServe();
     if (tenure.committer.saturated && WRITING_COMMANDS.has(command.kind)) return SATURATED;
+    if (!this.#holdsRole(session.nowMs)) return READONLY;
     // A command that was held up keeps the reading of its turn; time does not step back for it.
     this.#turn.nowMs = Math.max(this.#turn.nowMs, session.nowMs);
     const decision = tenure.engine.decide(command, this.#turn, session.origin);
@@ -184,6 +202,7 @@ export class Coordinator {
     const tenure = this.#tenure;
     if (tenure === null || this.#role.name !== "primary") return this.#role.refusal() ?? this.#mustServe();
     if (tenure.committer.saturated) return SATURATED;
+    if (!this.#holdsRole(session.nowMs)) return READONLY;
     const { clock } = this.#options;
     this.#turn.nowMs = Math.max(this.#turn.nowMs, session.nowMs);
     const turn: Turn = { nowMs: this.#turn.nowMs, unixMs: clock.unixMs() };
@@ -265,6 +284,7 @@ export class Coordinator {
       batchOpenBytes: committer?.openBytes ?? 0,
       repliesParked: tenure?.releases.size ?? 0,
       storeName: this.#options.store.name,
+      cluster: this.#options.cluster?.report() ?? null,
     };
   }
 
@@ -286,14 +306,25 @@ export class Coordinator {
       this.#tenure = null;
       this.#options.closeSessions(except, "this node gave up the primary role");
       this.#options.log.write("info", "standby", { epoch: this.#role.epoch });
+      this.#options.cluster?.handedOver();
       done(OK);
     });
   }
 
-  /** Takes the primary role again, with a load from the store and new deadlines. OK at once for a primary. */
+  /**
+   * Takes the primary role again, with a load from the store and new deadlines. OK at once for a primary. In a cluster nobody takes
+   * it by command: two that were told so would push each other out.
+   */
   takeRole(done: (reply: Reply) => void): void {
     if (this.#role.name === "primary") {
       done(OK);
+    } else if (this.#options.cluster !== undefined) {
+      done(
+        withCode(
+          "ERR",
+          "the nodes of a cluster agree on the primary by themselves; FAILOVER on the primary moves the role",
+        ),
+      );
     } else if (this.#role.name === "loading") {
       this.#takers.push(done);
     } else if (this.#tenure !== null) {
@@ -306,6 +337,38 @@ export class Coordinator {
         if (error !== null) this.#fail(error);
       });
     }
+  }
+
+  get roleName(): RoleName {
+    return this.#role.name;
+  }
+
+  /**
+   * For the keeper of the role: a standby takes it over from the view that the store was told. `onTaken` when the store is this
+   * node's, before the load; `done(null)` once it serves. An error leaves a standby that may try again. `done` is not called when the role
+   * is lost meanwhile.
+   */
+  takeOver(onTaken: () => void, done: (error: StoreError | null) => void): void {
+    invariant(this.#options.cluster !== undefined, "only in a cluster is the role taken over");
+    if (this.#role.name !== "standby" || this.#tenure !== null || this.#isAcquiring) {
+      done(new StoreError("fenced", `this node is ${this.#role.name}`));
+      return;
+    }
+    this.#takeOver((error) => {
+      if (error !== null && this.#endsProcess(error)) this.#fail(error);
+      else if (error !== null && this.#role.name === "loading") this.#drop(`the load failed: ${error.message}`);
+      done(error);
+    }, onTaken);
+  }
+
+  /**
+   * The role is lost, to another node or to time: nothing more is acknowledged, what was promised nobody yet is dropped, every client's
+   * connection is closed, for many notice a change only so. Harmless without a role.
+   */
+  lose(reason: string): void {
+    if (this.#role.name !== "primary" && this.#role.name !== "loading") return;
+    this.#options.log.write("warn", `the primary role is lost: ${reason}`, { epoch: this.#role.epoch });
+    this.#drop(reason);
   }
 
   /** Graceful stop: what was taken becomes durable and is answered, the store is closed. `done` may get a store error. */
@@ -324,6 +387,7 @@ export class Coordinator {
       return;
     }
     this.#cancelTick(tenure);
+    this.#closing = close;
     tenure.committer.drain(close);
   }
 
@@ -479,6 +543,7 @@ export class Coordinator {
     if (this.#tenure !== tenure || this.#role.name !== "primary" || this.#failed) return;
     const { clock, scheduler } = this.#options;
     const startMs = clock.monotonicMs();
+    if (!this.#holdsRole(startMs)) return;
     for (;;) {
       if (tenure.committer.saturated) {
         // The batch is full: the leases stay due, and dead for every command, until there is room to write it down.
@@ -519,16 +584,21 @@ export class Coordinator {
 
   // Roles -------------------------------------------------------------------------------------------------------------
 
-  #takeOver(done: (error: StoreError | null) => void): void {
-    const { store, log } = this.#options;
-    this.#role.become("loading");
+  #takeOver(done: (error: StoreError | null) => void, onTaken?: () => void): void {
+    const { store, log, cluster } = this.#options;
+    // A node of a cluster that only tries is still a standby.
+    if (cluster === undefined) this.#role.become("loading");
+    this.#isAcquiring = true;
     store.acquire((error, identity) => {
-      if (this.#failed || this.#role.name !== "loading") return;
+      this.#isAcquiring = false;
+      if (this.#failed || this.#role.name === "stopped") return;
       if (error !== null || identity === null) {
         done(error ?? new StoreError("unusable", "the store gave no identity"));
         return;
       }
+      if (cluster !== undefined) this.#role.become("loading");
       this.#role.enterEpoch(identity.epoch);
+      onTaken?.();
       log.write("info", "loading", { store: store.name, epoch: identity.epoch, revision: identity.revision });
       this.#load(identity, done);
     });
@@ -548,7 +618,7 @@ export class Coordinator {
         batchBytesMax,
         durableRevision: identity.revision,
         onDurable: (revision) => this.#onDurable(tenure, revision),
-        onFailure: (error) => this.#fail(error),
+        onFailure: (error) => this.#storeFailed(tenure, error),
       }),
       releases: new ReleaseQueue(),
       blocked: new BlockedSessions(),
@@ -621,6 +691,59 @@ export class Coordinator {
     const ops = tenure.engine.orphanRemovals();
     const revision = tenure.engine.applyOps(ops);
     tenure.committer.append(ops, revision);
+  }
+
+  // Losses --------------------------------------------------------------------------------------------------------------
+
+  /** Whether this node may act as primary at this reading; when its time is over, it is none from now on. */
+  #holdsRole(nowMs: number): boolean {
+    const { cluster } = this.#options;
+    if (cluster === undefined || cluster.term.holds(nowMs)) return true;
+    this.lose("its time as primary is over");
+    return false;
+  }
+
+  /** Errors after which this process is of no use; a shared store that is out of reach, or another node's, is there again later. */
+  #endsProcess(error: StoreError): boolean {
+    if (this.#options.cluster === undefined) return true;
+    return error.code !== "fenced" && error.code !== "write-failed" && error.code !== "unusable";
+  }
+
+  #storeFailed(tenure: Tenure, error: StoreError): void {
+    if (this.#endsProcess(error)) this.#fail(error);
+    else if (this.#tenure === tenure) this.#lostTo(tenure, error);
+  }
+
+  /** The shared store is out of reach, or another node's, with a batch in flight: its outcome is unknown to those who wait for it. */
+  #lostTo(tenure: Tenure, error: StoreError): void {
+    if (this.#role.name === "primary" || this.#role.name === "loading") {
+      this.lose(error.message);
+      return;
+    }
+    // While stepping down, or stopping.
+    tenure.releases.discard();
+    this.#tenure = null;
+    this.#options.log.write("warn", `the last batch was not confirmed: ${error.message}`, { code: error.code });
+    this.#options.closeSessions(null, error.message);
+    this.#closing?.();
+  }
+
+  /** Drops all that a tenure had. Sessions are closed in a turn of their own: one of them may be asking just now. */
+  #drop(reason: string): void {
+    const tenure = this.#tenure;
+    this.#role.become("fenced");
+    this.#tenure = null;
+    if (tenure !== null) {
+      this.#cancelTick(tenure);
+      tenure.committer.stop();
+      tenure.releases.discard();
+    }
+    this.#options.scheduler.soon(() => {
+      if (this.#role.name !== "fenced") return;
+      this.#role.become("standby");
+      this.#options.closeSessions(null, reason);
+      this.#options.log.write("info", "standby", { epoch: this.#role.epoch });
+    });
   }
 
   #fail(error: StoreError): void {

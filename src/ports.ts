@@ -118,6 +118,8 @@ export interface NodeReport {
   readonly batchOpenBytes: number;
   readonly repliesParked: number;
   readonly storeName: string;
+  /** Null for a node of its own. */
+  readonly cluster: ClusterReport | null;
 }
 
 export type RoleName = "standby" | "loading" | "primary" | "fenced" | "stopped";
@@ -148,4 +150,31 @@ export interface ClusterView {
   others(): readonly NodeAddress[];
   /** Calls back after each take-over that this node sees; `from` is null when there was none before. */
   onSwitch(listener: (from: NodeAddress | null, to: NodeAddress) => void): void;
+}
+
+/** Whether this node may still act as primary; a node of its own always may. */
+export interface RoleTerm {
+  /** At this monotonic reading, which is also the one that the promise at hand is counted from. */
+  holds(nowMs: number): boolean;
+}
+
+/** What INFO and the logs tell about the cluster. All counters since start. */
+export interface ClusterReport {
+  readonly name: string;
+  readonly epoch: number;
+  readonly primary: NodeAddress | null;
+  readonly primarySeenAgoMs: number;
+  /** Other nodes that are there. */
+  readonly others: number;
+  /** Of this node. */
+  readonly takeOvers: number;
+  readonly beatsFailed: number;
+  /** Infinity when there was none. */
+  readonly lastBeatAgoMs: number;
+  readonly lastBeatLatencyMs: number;
+  readonly beatLatencyMsMax: number;
+  /** Time left as primary, without another beat; 0 for a standby. */
+  readonly roleLeftMs: number;
+  /** For how long, in all, this node saw no primary. */
+  readonly withoutPrimaryMs: number;
 }
