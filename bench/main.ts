@@ -13,6 +13,7 @@ import { disk } from "./scenarios/disk.js";
 import { etcd } from "./scenarios/etcd.js";
 import { grant } from "./scenarios/grant.js";
 import { keepAlive, keepAliveDurable, latency, tmpfs } from "./scenarios/keepalive.js";
+import { lockContention, lockCycle, script } from "./scenarios/locks.js";
 import { million } from "./scenarios/million.js";
 import { killChildrenAtExit } from "./systems/children.js";
 import { versionOf } from "./systems/launch.js";
@@ -36,6 +37,9 @@ const SCENARIOS: Record<
   latency: { title: "Keep-alive latency on a fixed schedule", run: latency },
   tmpfs: { title: "KEEPALIVE with data on disk against data in memory", run: tmpfs },
   grant: { title: "GRANT with one key against SET NX PX under appendfsync always", run: grant },
+  "lock-cycle": { title: "Locks taken and given back, against SET NX PX and the release script", run: lockCycle },
+  "lock-contention": { title: "One lock that fifty clients want, against libraries that poll", run: lockContention },
+  script: { title: "Scripts of lock libraries, by CPU time", run: script },
   etcd: { title: "Against etcd, by CPU time", run: etcd },
   million: { title: "A million leases", run: million },
 };

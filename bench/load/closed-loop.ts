@@ -51,6 +51,7 @@ class ClosedLoop {
         const flushSoon = { armed: false };
         const connection = await openConnection(
           job.target,
+          index,
           (sequence, error) => this.#onReply(sequence, error, connection, flushSoon),
           onLost,
         );

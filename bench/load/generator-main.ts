@@ -1,13 +1,14 @@
 import { runClosedLoop, type ClosedLoopJob } from "./closed-loop.js";
+import { runContention, type ContentionJob } from "./contention.js";
 import { runOpenLoop, type OpenLoopJob } from "./open-loop.js";
-import { encodeResult, type EncodedLoadResult, type LoadProgress } from "./tally.js";
+import { encodeResult, type EncodedLoadResult, type LoadProgress, type LoadResult } from "./tally.js";
 
 /**
  * The generator as a process of its own, so that it shares no thread with the benchmark. One job in (as a message), then
  * `start`, `end` and `result` or `failed` out. Ends when its parent does.
  */
 
-export type GeneratorJob = OpenLoopJob | ClosedLoopJob;
+export type GeneratorJob = OpenLoopJob | ClosedLoopJob | ContentionJob;
 
 export type ToGenerator = { readonly kind: "job"; readonly job: GeneratorJob } | { readonly kind: "stop" };
 
@@ -41,10 +42,21 @@ async function run(job: GeneratorJob): Promise<void> {
     shouldStop: () => stopped,
   };
   try {
-    const result = await (job.kind === "open" ? runOpenLoop(job, progress) : runClosedLoop(job, progress));
+    const result = await load(job, progress);
     tell({ kind: "result", result: encodeResult(result), cpuMs });
   } catch (error) {
     tell({ kind: "failed", message: error instanceof Error ? error.message : String(error) });
+  }
+}
+
+async function load(job: GeneratorJob, progress: LoadProgress): Promise<LoadResult> {
+  switch (job.kind) {
+    case "open":
+      return runOpenLoop(job, progress);
+    case "closed":
+      return runClosedLoop(job, progress);
+    case "contention":
+      return runContention(job, progress);
   }
 }
 

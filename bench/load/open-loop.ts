@@ -51,7 +51,7 @@ export async function runOpenLoop(job: OpenLoopJob, progress: LoadProgress = {})
   const connections: LoadConnection[] = [];
   try {
     for (let index = 0; index < job.connections; index++) {
-      connections.push(await openConnection(job.target, onReply, (reason) => (lost ??= reason)));
+      connections.push(await openConnection(job.target, index, onReply, (reason) => (lost ??= reason)));
     }
     schedule = new ArrivalSchedule(performance.now() + 1, job.ratePerSecond, count);
 

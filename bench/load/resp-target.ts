@@ -1,5 +1,13 @@
 import { encodeRequest, RespConnection, type RespReply } from "./resp-connection.js";
-import { chooseId, ID_DIGITS, idDigits, type LoadConnection, type OnReply, type RespSpec } from "./target.js";
+import {
+  chooseId,
+  ID_DIGITS,
+  idDigits,
+  type ExpectedReply,
+  type LoadConnection,
+  type OnReply,
+  type RespSpec,
+} from "./target.js";
 
 /** A RESP connection under load: requests are encoded once but for their id, replies are matched by their order. */
 
@@ -36,13 +44,18 @@ function requestEncoder(spec: RespSpec): (id: number) => string {
       );
     };
   }
-  // The digits never change in number, so all but them is encoded once.
+  return templateEncoder(spec.argv);
+}
+
+/** The digits never change in number, so all but them is encoded once. */
+export function templateEncoder(argv: readonly string[]): (id: number) => string {
   const marker = "#".repeat(ID_DIGITS);
-  const pieces = encodeRequest(spec.argv.map((part) => part.replaceAll("{id}", marker))).split(marker);
+  const pieces = encodeRequest(argv.map((part) => part.replaceAll("{id}", marker))).split(marker);
   return (id) => pieces.join(idDigits(id));
 }
 
-function faultOf(reply: RespReply, expected: RespSpec["expect"]): string | null {
+/** null for the reply that was expected. */
+export function faultOf(reply: RespReply, expected: ExpectedReply): string | null {
   if (reply instanceof Error) return reply.message;
   const right =
     expected === "positive"

@@ -9,6 +9,15 @@ export type IdChoice =
   /** from, from + 1, ...: to grant what must not exist yet. */
   | { readonly kind: "sequence"; readonly from: number };
 
+export type ExpectedReply = "positive" | "one" | "ok" | "array";
+
+/** One command of a cycle. */
+export interface CycleStep {
+  /** Arguments; `{id}` is the cycle's id, `{connection}` the number of the connection, from 0, both as 12 digits. */
+  readonly argv: readonly string[];
+  readonly expect: ExpectedReply;
+}
+
 export type TargetSpec =
   | {
       readonly kind: "resp";
@@ -16,9 +25,16 @@ export type TargetSpec =
       /** Arguments; `{id}` stands for the id as 12 digits (redis-benchmark's form), `{msUntilDue}` see `dueAtUnixMs`. */
       readonly argv: readonly string[];
       readonly ids: IdChoice;
-      readonly expect: "positive" | "one" | "ok" | "array";
+      readonly expect: ExpectedReply;
       /** `{msUntilDue}` becomes the whole milliseconds from the moment of sending to this one, at least 1. */
       readonly dueAtUnixMs?: number;
+    }
+  | {
+      /** Commands of which each is sent when the one before it was answered; one request is the whole cycle. */
+      readonly kind: "resp-cycle";
+      readonly port: number;
+      readonly steps: readonly CycleStep[];
+      readonly ids: IdChoice;
     }
   | {
       readonly kind: "etcd";
@@ -42,6 +58,7 @@ export interface LoadConnection {
 export const ID_DIGITS = 12;
 
 export type RespSpec = Extract<TargetSpec, { kind: "resp" }>;
+export type RespCycleSpec = Extract<TargetSpec, { kind: "resp-cycle" }>;
 export type EtcdSpec = Extract<TargetSpec, { kind: "etcd" }>;
 
 /** The 12 digits that redis-benchmark puts in place of `__rand_int__`. */

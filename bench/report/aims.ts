@@ -79,9 +79,52 @@ export function aimsOf(results: Pick<Results, "cells" | "figures" | "quick">): A
         ),
       ),
     ),
+    ...ofLocks(cells),
     ...againstEtcd(cells),
     // A quick run has a tenth of them, and what the process itself needs would be counted ten times over.
     ...ofTheMillion(results.quick ? { cells: [], figures: [] } : results),
+  ];
+}
+
+function ofLocks(cells: readonly Cell[]): Aim[] {
+  const at = (scenario: ScenarioName, figure: Figure, where: (ours: Cell, theirs: Cell) => boolean): Reached[] =>
+    cells
+      .filter((ours) => ours.scenario === scenario && ours.system === "leasehold")
+      .flatMap((ours) =>
+        cells
+          .filter((theirs) => theirs.system !== "leasehold" && groupOf(theirs) === groupOf(ours) && where(ours, theirs))
+          .map((theirs) => reachedBy(ours, theirs, figure, theirs.way ?? "")),
+      );
+  const cycles = (connections: number): Reached[] =>
+    at(
+      "lock-cycle",
+      "opsPerSecond",
+      (ours, theirs) =>
+        ours.way?.startsWith("LOCK.") === true && ours.connections === connections && theirs.system === "redis-always",
+    ).map((each) => ({ ...each, label: "" }));
+  const handOvers = (system: SystemName): Reached[] =>
+    at("lock-contention", "opsPerSecond", (_, theirs) => theirs.system === system);
+  const scriptCpu = (operation: Cell["operation"], system: SystemName): Reached[] =>
+    at("script", "cpuUsPerOp", (ours, theirs) => ours.operation === operation && theirs.system === system).map(
+      (each) => ({ ...each, label: operation.replace("EVALSHA ", "") }),
+    );
+  const cycle = "LOCK.ACQUIRE + LOCK.RELEASE : SET NX PX + release script under appendfsync always";
+  const handOver = "hand-over of one lock among 50 clients : a polling library on Redis";
+  return [
+    aim(`${cycle}, 50 connections, cycles`, ">=", 1.2, "x", cycles(50)),
+    aim(`${handOver} without persistence`, ">=", 5, "x", handOvers("redis-memory")),
+    aim(`${handOver} under appendfsync always`, ">=", 5, "x", handOvers("redis-always")),
+    aim("CPU per EVALSHA that writes nothing : Redis without persistence", "<=", 3, "x", [
+      ...scriptCpu("EVALSHA extend", "redis-memory"),
+      ...scriptCpu("EVALSHA release, refused", "redis-memory"),
+    ]),
+    aim(
+      "CPU per EVALSHA that releases : Redis under appendfsync always",
+      "<=",
+      3,
+      "x",
+      scriptCpu("EVALSHA release", "redis-always").map((each) => ({ ...each, label: "" })),
+    ),
   ];
 }
 

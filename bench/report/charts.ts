@@ -19,13 +19,14 @@ export function barChart(
   const barWidth = 34;
   const groupWidth = Math.max(150, series.length * barWidth + 30);
   const width = Math.max(560, left + groups.length * groupWidth + 20);
-  const height = 380;
+  const extra = legendExtra(series, width - left);
+  const height = 380 + extra;
   const bottom = height - 60;
   const drawing = new Drawing(width, height);
   drawing.text(left, 24, title, { size: 15, bold: true });
   legend(drawing, left, 44, series);
   const highest = Math.max(...groups.flatMap((group) => group.values.filter(Number.isFinite)));
-  const y = linearScale(highest, bottom, 80);
+  const y = linearScale(highest, bottom, 80 + extra);
   horizontalGrid(drawing, y, left, width - 20, unit);
   for (const [index, group] of groups.entries()) {
     const middle = left + groupWidth * (index + 0.5);
@@ -52,25 +53,23 @@ export interface Curve {
 
 /** Latency over percentiles: to the right each step is ten times rarer. Both axes are logarithmic. */
 export function percentileChart(title: string, curves: readonly Curve[]): string {
-  const [width, height, left] = [640, 400, 70];
+  const [width, left] = [640, 70];
+  const labels = curves.map((curve) => curve.label);
+  const extra = legendExtra(labels, width - left);
+  const height = 400 + extra;
   const bottom = height - 50;
   const right = width - 30;
   const drawing = new Drawing(width, height);
   drawing.text(left, 24, title, { size: 15, bold: true });
-  legend(
-    drawing,
-    left,
-    44,
-    curves.map((curve) => curve.label),
-  );
+  legend(drawing, left, 44, labels);
   const shown = [50, 75, 90, 95, 99, 99.5, 99.9, 99.99];
   const x = logScale(0.01, 50, right, left);
   const positions = (percentile: number): number => x.at(100 - percentile);
   const values = curves.flatMap((curve) => curve.points.filter(([at]) => shown.includes(at)).map(([, ms]) => ms));
-  const y = logScale(Math.min(...values), Math.max(...values), bottom, 70);
+  const y = logScale(Math.min(...values), Math.max(...values), bottom, 70 + extra);
   horizontalGrid(drawing, y, left, right, "ms");
   for (const percentile of [50, 90, 99, 99.9, 99.99]) {
-    drawing.line(positions(percentile), 70, positions(percentile), bottom, FAINT);
+    drawing.line(positions(percentile), 70 + extra, positions(percentile), bottom, FAINT);
     drawing.text(positions(percentile), bottom + 18, `${percentile} %`, { anchor: "middle", size: 11 });
   }
   drawing.text((left + right) / 2, bottom + 38, "share of requests answered within", { anchor: "middle", size: 11 });
@@ -168,13 +167,31 @@ export function aimChart(title: string, bars: readonly AimBar[]): string {
   return drawing.toString();
 }
 
-function legend(drawing: Drawing, left: number, y: number, labels: readonly string[]): void {
-  let x = left;
+/** Labels side by side or, where that is wider than the drawing, one below the other. */
+function legend(drawing: Drawing, left: number, top: number, labels: readonly string[]): void {
+  const stacked = isStacked(labels, drawing.width - left);
+  let [x, y] = [left, top];
   for (const [which, label] of labels.entries()) {
     drawing.box(x, y - 10, 12, 12, colour(which));
     drawing.text(x + 17, y, label, { size: 12 });
-    x += 34 + label.length * 6.6;
+    if (stacked) y += LEGEND_LINE;
+    else x += legendWidth(label);
   }
+}
+
+const LEGEND_LINE = 16;
+
+function legendWidth(label: string): number {
+  return 34 + label.length * 6.6;
+}
+
+function isStacked(labels: readonly string[], width: number): boolean {
+  return labels.reduce((sum, label) => sum + legendWidth(label), 0) > width;
+}
+
+/** How much lower a chart begins than below a legend of one line. */
+function legendExtra(labels: readonly string[], width: number): number {
+  return isStacked(labels, width) ? (labels.length - 1) * LEGEND_LINE : 0;
 }
 
 function horizontalGrid(drawing: Drawing, y: Scale, left: number, right: number, unit: string): void {

@@ -1,9 +1,8 @@
-import { SYSTEM_LABELS, type SystemName } from "../systems/system.js";
 import { count, groupOf } from "./aims.js";
 import { aimChart, barChart, percentileChart, timeChart } from "./charts.js";
 import type { Aim, Cell, Results, Round, Storm } from "./results.js";
 import { grouped } from "../measure/statistics.js";
-import { figure } from "./tables.js";
+import { contenderLabel, figure } from "./tables.js";
 
 /** Every plot of a run: file name to SVG text. What was not measured has no plot. */
 export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, string> {
@@ -32,12 +31,31 @@ export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, str
       (cell) => `c=${cell.connections}, ${count(cell.leases, "lease")}`,
     ),
   );
+  const clients = (cell: Cell): string => count(cell.connections, "client");
   const connected = (cell: Cell): string => count(cell.connections, "connection");
   add("grant-throughput", of("grant"), (cells) =>
     bars("Durable grants per second, one key each", "per second", cells, "opsPerSecond", connected),
   );
   add("grant-cpu", of("grant"), (cells) =>
     bars("CPU time of the server per durable grant", "us", cells, "cpuUsPerOp", connected),
+  );
+  add("lock-cycle", of("lock-cycle"), (cells) =>
+    bars("Acquire and release, each client its own lock", "cycles per second", cells, "opsPerSecond", connected),
+  );
+  add("lock-cycle-cpu", of("lock-cycle"), (cells) =>
+    bars("CPU time of the server per acquire and release", "us", cells, "cpuUsPerOp", connected),
+  );
+  add("lock-contention", of("lock-contention"), (cells) =>
+    bars("One lock, handed from client to client", "hand-overs per second", cells, "opsPerSecond", clients),
+  );
+  add("lock-contention-waits", of("lock-contention"), (cells) =>
+    percentileChart(
+      "How long a client waited for the lock",
+      cells.map((cell) => ({ label: contenderLabel(cell), points: cell.curve })),
+    ),
+  );
+  add("script-cpu", of("script"), (cells) =>
+    bars("CPU time of the server per EVALSHA", "us", cells, "cpuUsPerOp", (cell) => cell.operation),
   );
   add("etcd-cpu", of("etcd"), (cells) =>
     bars("CPU time of the server per operation, against etcd", "us", cells, "cpuUsPerOp", (cell) =>
@@ -53,7 +71,7 @@ export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, str
   return plots;
 }
 
-/** One group of bars per load, one bar per system, the ratio of the medians below. */
+/** One group of bars per load, one bar per contender; below it the first one's median by that of the last. */
 function bars(
   title: string,
   unit: string,
@@ -61,10 +79,13 @@ function bars(
   of: keyof Round,
   label: (cell: Cell) => string,
 ): string {
-  const systems: SystemName[] = [...new Set(cells.map((cell) => cell.system))];
+  const contenders = [...new Set(cells.map(contenderLabel))];
   const groups = [...grouped(cells, groupOf).values()].map((group) => {
-    const values = systems.map((system) => group.find((cell) => cell.system === system)?.median[of] ?? Number.NaN);
-    const [ours = Number.NaN, theirs = Number.NaN] = values;
+    const values = contenders.map(
+      (contender) => group.find((cell) => contenderLabel(cell) === contender)?.median[of] ?? Number.NaN,
+    );
+    const ours = values[0] ?? Number.NaN;
+    const theirs = values.findLast(Number.isFinite) ?? Number.NaN;
     const [first] = group;
     return {
       label: first === undefined ? "" : label(first),
@@ -72,12 +93,7 @@ function bars(
       ratio: Number.isFinite(ours / theirs) ? `${figure(ours / theirs)}x` : "",
     };
   });
-  return barChart(
-    title,
-    unit,
-    systems.map((system) => SYSTEM_LABELS[system]),
-    groups,
-  );
+  return barChart(title, unit, contenders, groups);
 }
 
 function addPercentiles(plots: Map<string, string>, cells: readonly Cell[]): void {
@@ -93,7 +109,7 @@ function addPercentiles(plots: Map<string, string>, cells: readonly Cell[]): voi
       percentileChart(
         `${first.operation} latency at ${rate}/s${set}`,
         group.map((cell) => ({
-          label: bySize ? count(cell.leases, "lease") : SYSTEM_LABELS[cell.system],
+          label: bySize ? count(cell.leases, "lease") : contenderLabel(cell),
           points: cell.curve,
         })),
       ),

@@ -14,6 +14,9 @@ export type ScenarioName =
   | "latency"
   | "tmpfs"
   | "grant"
+  | "lock-cycle"
+  | "lock-contention"
+  | "script"
   | "etcd"
   | "million";
 
@@ -24,6 +27,9 @@ export const SCENARIO_NAMES: readonly ScenarioName[] = [
   "latency",
   "tmpfs",
   "grant",
+  "lock-cycle",
+  "lock-contention",
+  "script",
   "etcd",
   "million",
 ];
@@ -45,13 +51,22 @@ export interface Round {
   readonly generatorCores: number;
 }
 
-export type Operation = "keep-alive" | "grant";
+export type Operation =
+  | "keep-alive"
+  | "grant"
+  | "acquire + release"
+  | "hand-over"
+  | "EVALSHA extend"
+  | "EVALSHA release, refused"
+  | "EVALSHA release";
 
-/** All rounds of one system under one load. Cells that differ in nothing but `system` were measured in alternation. */
+/** All rounds of one system under one load. Cells that differ in nothing but `system` and `way` were measured in alternation. */
 export interface Cell {
   readonly scenario: ScenarioName;
   readonly operation: Operation;
   readonly system: SystemName;
+  /** Where one operation is done in several ways: in which. */
+  readonly way: string | null;
   /** The command as sent. */
   readonly command: string;
   readonly load: "redis-benchmark" | "open-loop" | "closed-loop";

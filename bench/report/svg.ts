@@ -10,12 +10,12 @@ export const GOOD = "#009e73";
 export const BAD = "#d55e00";
 
 export class Drawing {
-  readonly #width: number;
+  readonly width: number;
   readonly #height: number;
   readonly #parts: string[] = [];
 
   constructor(width: number, height: number) {
-    this.#width = width;
+    this.width = width;
     this.#height = height;
   }
 
@@ -59,7 +59,7 @@ export class Drawing {
 
   toString(): string {
     return [
-      `<svg xmlns="http://www.w3.org/2000/svg" width="${this.#width}" height="${this.#height}" viewBox="0 0 ${this.#width} ${this.#height}" font-family="system-ui, sans-serif">`,
+      `<svg xmlns="http://www.w3.org/2000/svg" width="${this.width}" height="${this.#height}" viewBox="0 0 ${this.width} ${this.#height}" font-family="system-ui, sans-serif">`,
       `<rect width="100%" height="100%" fill="#ffffff"/>`,
       ...this.#parts,
       "</svg>",

@@ -27,7 +27,7 @@ export function cellsTable(cells: readonly Cell[]): Table {
     ["what", "system", "per second", "p50 ms", "p95 ms", "p99 ms", "CPU us/op", "main thread", "cores: server", "load"],
     ...cells.map((cell) => [
       whatOf(cell),
-      SYSTEM_LABELS[cell.system],
+      contenderLabel(cell),
       Math.round(cell.median.opsPerSecond).toLocaleString("en"),
       cell.median.p50Ms.toFixed(3),
       cell.median.p95Ms.toFixed(3),
@@ -40,9 +40,14 @@ export function cellsTable(cells: readonly Cell[]): Table {
   ];
 }
 
+/** The system, and the way in which it did the operation where there are several. */
+export function contenderLabel({ system, way }: Cell): string {
+  return way === null ? SYSTEM_LABELS[system] : `${SYSTEM_LABELS[system]}: ${way}`;
+}
+
 /** What was measured, without the system. */
 export function whatOf(cell: Cell): string {
-  const set = cell.leases === 0 ? "" : `, ${count(cell.leases, "lease")}`;
+  const set = cell.leases === 0 ? "" : `, ${count(cell.leases, cell.scenario === "script" ? "lock" : "lease")}`;
   const load =
     cell.load === "open-loop"
       ? `, open loop ${(cell.ratePerSecond ?? 0).toLocaleString("en")}/s`

@@ -26,11 +26,15 @@ export interface BenchOptions {
 /** One system and what it is to do in a comparison. */
 export interface Contender {
   readonly server: ServerProcess;
+  /** Where the comparison has several: in which way the operation is done. */
+  readonly way?: string;
   readonly argv: readonly string[];
 }
 
 export interface GeneratorContender extends Contender {
   readonly job: (round: number) => GeneratorJob;
+  /** What a round needs beforehand; not measured. */
+  readonly prepare?: (round: number) => Promise<void>;
   /** Where the contenders hold sets of different size. */
   readonly leases?: number;
 }
@@ -144,15 +148,16 @@ export class Bench {
     );
   }
 
-  /** Latencies (and CPU time) under a generator of our own, each contender in its turn. */
+  /** Latencies (and CPU time) under a generator of our own, each contender in its turn. Returns the runs of each contender. */
   async compareByGenerator(
     shape: ComparisonShape,
     contenders: readonly GeneratorContender[],
     roundsMax: number = this.options.rounds,
-  ): Promise<void> {
+  ): Promise<readonly (readonly GeneratorRun[])[]> {
     const rounds = contenders.map((): Round[] => []);
     const latencies = contenders.map(() => new LatencyHistogram());
     const lags = contenders.map(() => new LatencyHistogram());
+    const runs = contenders.map((): GeneratorRun[] => []);
     let load: "open-loop" | "closed-loop" = "open-loop";
     let ratePerSecond: number | null = null;
     for (let round = 0; round < Math.min(roundsMax, this.options.rounds); round++) {
@@ -160,7 +165,9 @@ export class Bench {
         const job = contender.job(round);
         load = job.kind === "open" ? "open-loop" : "closed-loop";
         ratePerSecond = job.kind === "open" ? job.ratePerSecond : null;
+        await contender.prepare?.(round);
         const { run, cpu } = await this.#generatorRound(contender.server, job);
+        runs[index]?.push(run);
         latencies[index]?.add(run.latency);
         lags[index]?.add(run.lag);
         const { p50Ms, p95Ms, p99Ms } = run.latency.summary();
@@ -176,6 +183,7 @@ export class Bench {
       const ownShape = { ...shape, leases: contender.leases ?? shape.leases };
       this.#addCell(ownShape, contender, load, ratePerSecond, rounds[index] ?? [], curve, lag);
     }
+    return runs;
   }
 
   async #generatorRound(server: ServerProcess, job: GeneratorJob): Promise<{ run: GeneratorRun; cpu: CpuReading }> {
@@ -202,6 +210,7 @@ export class Bench {
     const cell: Cell = {
       ...shape,
       system: contender.server.name,
+      way: contender.way ?? null,
       command: contender.argv.join(" "),
       load,
       ratePerSecond,
@@ -254,7 +263,7 @@ function medianRound(rounds: readonly Round[]): Round {
 
 function describeCell(cell: Cell): string {
   const { opsPerSecond, p50Ms, p99Ms, cpuUsPerOp, generatorCores } = cell.median;
-  const where = `${cell.system.padEnd(16)} leases=${cell.leases} c=${cell.connections} P=${cell.pipeline}`;
+  const where = `${cell.system.padEnd(16)} ${cell.way === null ? "" : `${cell.way} `}leases=${cell.leases} c=${cell.connections} P=${cell.pipeline}`;
   return (
     `${where.padEnd(46)} ${Math.round(opsPerSecond).toString().padStart(9)}/s  p50 ${p50Ms.toFixed(3)}  p99 ${p99Ms.toFixed(3)} ms` +
     `  cpu ${cpuUsPerOp.toFixed(2)} us/op  generator ${generatorCores.toFixed(2)} cores`

@@ -13,9 +13,9 @@ export const TTL_MS = 3_600_000;
 const TTL_S = TTL_MS / 1000;
 
 /** What a lock holder would store: as long as a random token. */
-const HOLDER = "holder-0123456789abc";
+export const HOLDER = "holder-0123456789abc";
 
-const REDIS_BENCHMARK_ID = "__rand_int__";
+export const REDIS_BENCHMARK_ID = "__rand_int__";
 
 export function isLeasehold(server: ServerProcess): boolean {
   return server.name === "leasehold" || server.name === "leasehold-tmpfs";
