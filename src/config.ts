@@ -1,4 +1,7 @@
+import { isIP } from "node:net";
 import { parseArgs } from "node:util";
+import { CLUSTER_SETTINGS, readClusterConfig, type ClusterConfig } from "./config-cluster.js";
+import { ConfigError } from "./config-error.js";
 import { DEFAULT_ENGINE_LIMITS, type EngineLimits } from "./engine/limits.js";
 import type { LogLevel } from "./ports.js";
 import { PASSWORD_BYTES_MAX } from "./resp/server-settings.js";
@@ -27,6 +30,8 @@ export interface Config {
   readonly engineLimits: EngineLimits;
   readonly notifyKeyspaceEvents: string;
   readonly debugCommands: boolean;
+  /** Null: rows in the data directory, a node of its own. */
+  readonly cluster: ClusterConfig | null;
 }
 
 interface Setting {
@@ -163,14 +168,10 @@ const SETTINGS = [
     fallback: "no",
     help: "allow DEBUG SLEEP",
   },
+  ...CLUSTER_SETTINGS,
 ] as const satisfies readonly Setting[];
 
 type Flag = (typeof SETTINGS)[number]["flag"];
-
-/** A bad flag or variable; the message is one line for the operator. */
-export class ConfigError extends Error {
-  override readonly name = "ConfigError";
-}
 
 const environmentName = (flag: string): string => `LEASEHOLD_${flag.toUpperCase().replaceAll("-", "_")}`;
 
@@ -200,6 +201,7 @@ export function readConfig(args: readonly string[], environment: Readonly<Record
     if (name.startsWith("LEASEHOLD_") && !known) throw new ConfigError(`${name}: there is no such setting`);
   }
   const values = new Map<string, string>();
+  const isGiven = (flag: Flag): boolean => given.has(flag) || environment[environmentName(flag)] !== undefined;
   for (const setting of SETTINGS) {
     const fromEnvironment = environment[environmentName(setting.flag)];
     const origin = given.has(setting.flag) ? `--${setting.flag}` : environmentName(setting.flag);
@@ -230,10 +232,12 @@ export function readConfig(args: readonly string[], environment: Readonly<Record
       keysMax: integer("keys-max"),
       waitersPerKeyMax: DEFAULT_ENGINE_LIMITS.waitersPerKeyMax,
       waitersMax: DEFAULT_ENGINE_LIMITS.waitersMax,
+      keysEndedAtOnceMax: DEFAULT_ENGINE_LIMITS.keysEndedAtOnceMax,
       clockErrorPerMille: integer("clock-error-per-mille"),
     }),
     notifyKeyspaceEvents: text("notify-keyspace-events"),
     debugCommands: text("enable-debug-command") === "yes",
+    cluster: readClusterConfig(text, isGiven),
   });
   checkRelations(config);
   return config;
@@ -296,5 +300,14 @@ function checkRelations(config: Config): void {
     throw new ConfigError(
       `--bind ${exposed}: without --requirepass only loopback is listened on; set a password, or --protected-mode no`,
     );
+  }
+  if (config.cluster !== null && config.cluster.announce === null) checkAnnounceable(config.bind);
+}
+
+/** What other machines are told has to be one address. */
+function checkAnnounceable(bind: readonly string[]): void {
+  const [address = ""] = bind;
+  if (bind.length !== 1 || isIP(address) === 0 || address === "0.0.0.0" || address === "::") {
+    throw new ConfigError(`--announce: with --bind ${bind.join(",")} say at which IP:PORT clients reach this node`);
   }
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
-import { ConfigError, readConfig, settingsHelp, type Config } from "./config.js";
+import { readConfig, settingsHelp, type Config } from "./config.js";
+import { ConfigError } from "./config-error.js";
 import { Coordinator } from "./coordinator.js";
 import { RocksStore } from "./durability/rocksdb/rocksdb-store.js";
 import type { ScriptEngine } from "./lua/script-engine.js";

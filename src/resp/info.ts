@@ -1,6 +1,6 @@
 import { DATABASE_COUNT } from "../engine/limits.js";
 import type { ByteString } from "../engine/reply.js";
-import type { NodeReport } from "../ports.js";
+import type { ClusterReport, NodeReport } from "../ports.js";
 import type { CommandDefinition } from "./command-definition.js";
 import type { ClientConnection, ServerHandle } from "./command.js";
 import { redisRole } from "./commands/roles.js";
@@ -236,14 +236,18 @@ function statsFields({ context, source, server, node, nowMs }: Snapshot): Fields
 
 function replicationFields({ context, node }: Snapshot): Fields {
   const role = redisRole(node.role);
+  const { cluster } = node;
+  const primary = cluster?.primary ?? null;
+  const seenAgoMs = cluster?.primarySeenAgoMs ?? Infinity;
+  const seenSecondsAgo = primary === null || seenAgoMs === Infinity ? -1 : Math.floor(seenAgoMs / 1000);
   const replica: Fields =
     role === "master"
       ? []
       : [
-          ["master_host", ""],
-          ["master_port", 0],
-          ["master_link_status", "down"],
-          ["master_last_io_seconds_ago", -1],
+          ["master_host", primary?.host ?? ""],
+          ["master_port", primary?.port ?? 0],
+          ["master_link_status", primary === null ? "down" : "up"],
+          ["master_last_io_seconds_ago", seenSecondsAgo],
           ["master_sync_in_progress", 0],
           ["slave_repl_offset", node.durableRevision],
           ["slave_priority", 100],
@@ -264,6 +268,26 @@ function replicationFields({ context, node }: Snapshot): Fields {
     ["repl_backlog_histlen", 0],
     ["leasehold_role", node.role],
     ["leasehold_epoch", node.epoch],
+    ...(cluster === null ? [] : clusterFields(cluster)),
+  ];
+}
+
+/** How the role goes: who has it, how lively its beats are, how long there was none. Times in milliseconds, -1 for never. */
+function clusterFields(cluster: ClusterReport): Fields {
+  const whole = (ms: number): number => (Number.isFinite(ms) ? Math.round(ms) : -1);
+  const { primary } = cluster;
+  return [
+    ["cluster_name", cluster.name],
+    ["cluster_epoch", cluster.epoch],
+    ["cluster_primary", primary === null ? "" : `${primary.host}:${primary.port}`],
+    ["cluster_other_nodes", cluster.others],
+    ["role_take_overs", cluster.takeOvers],
+    ["role_left_ms", whole(cluster.roleLeftMs)],
+    ["beats_failed", cluster.beatsFailed],
+    ["beat_last_ago_ms", whole(cluster.lastBeatAgoMs)],
+    ["beat_last_latency_ms", whole(cluster.lastBeatLatencyMs)],
+    ["beat_latency_ms_max", whole(cluster.beatLatencyMsMax)],
+    ["without_primary_ms", whole(cluster.withoutPrimaryMs)],
   ];
 }
 

@@ -100,7 +100,9 @@ const NO_REPLICATION = generic(
 function roleReply(context: ServerContext): Reply {
   const node = context.backend.report();
   if (redisRole(node.role) === "master") return ["master", node.durableRevision, []];
-  return ["slave", "", 0, "connect", node.durableRevision];
+  const primary = node.cluster?.primary ?? null;
+  if (primary === null) return ["slave", "", 0, "connect", node.durableRevision];
+  return ["slave", primary.host, primary.port, "connected", node.durableRevision];
 }
 
 function takeRole(context: ServerContext, connection: ClientConnection): RunResult {
