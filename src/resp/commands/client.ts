@@ -45,27 +45,27 @@ const sub = (fields: Omit<CommandRow, "group" | "flags"> & { readonly flags?: st
 });
 
 export function clientCommands(context: ServerContext): CommandRow[] {
-  return [
-    {
-      name: "client",
-      arity: -2,
-      flags: "",
-      summary: "Looks at and steers connections.",
-      since: "2.4.0",
-      group: "connection",
-      complexity: "Depends on the subcommand.",
-      replies: "see the subcommands",
-      subcommands: [
-        ...nameRows(),
-        ...viewRows(),
-        ...modeRows(),
-        killRow(),
-        ...pauseRows(context.backend),
-        ...trackingRows(),
-      ],
-    },
-  ];
+  return [container([...plainRows(), ...pauseRows(context.backend), ...trackingRows()])];
 }
+
+/** CLIENT as a port without data has it: names, views, modes, KILL. */
+export function plainClientCommands(): CommandRow[] {
+  return [container(plainRows())];
+}
+
+const plainRows = (): CommandRow[] => [...nameRows(), ...viewRows(), ...modeRows(), killRow()];
+
+const container = (subcommands: readonly CommandRow[]): CommandRow => ({
+  name: "client",
+  arity: -2,
+  flags: "",
+  summary: "Looks at and steers connections.",
+  since: "2.4.0",
+  group: "connection",
+  complexity: "Depends on the subcommand.",
+  replies: "see the subcommands",
+  subcommands,
+});
 
 // Names ---------------------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,19 @@ const USER = "default";
 export const CLIENT_NAME_BYTES_MAX = 256;
 
 export function connectionCommands(context: ServerContext): CommandRow[] {
-  return [helloRow(context), authRow(context), ...stateRows(), resetRow(context), ...echoRows()];
+  const hello = helloRow(context, (connection) => helloReply(context, connection));
+  return [hello, authRow(context), selectRow(), quitRow(), resetRow(context), pingRow(), echoRow()];
+}
+
+/** What the handshake needs to know of a server. */
+export type HandshakeContext = Pick<ServerContext, "settings" | "diagnostics">;
+
+/** HELLO, AUTH, QUIT and PING, as every port speaks them; `greet` makes the answer of HELLO. */
+export function handshakeCommands(
+  context: HandshakeContext,
+  greet: (connection: ClientConnection) => Reply,
+): CommandRow[] {
+  return [helloRow(context, greet), authRow(context), quitRow(), pingRow()];
 }
 
 const HANDSHAKE_FLAGS = "noscript loading stale fast no_auth allow_busy";
@@ -40,7 +52,7 @@ const HANDSHAKE_FLAGS = "noscript loading stale fast no_auth allow_busy";
 // Authentication ------------------------------------------------------------------------------------------------------
 
 /** Null when the pair is right. As in Redis, without a password the default user gets in with any. */
-function authenticationError(context: ServerContext, user: ByteString, password: ByteString): ErrorReply | null {
+function authenticationError(context: HandshakeContext, user: ByteString, password: ByteString): ErrorReply | null {
   const expected = context.settings.password;
   const isRight = user === USER && (expected === null || sameSecret(password, expected));
   if (isRight) return null;
@@ -59,7 +71,7 @@ const NO_PASSWORD_CONFIGURED = generic(
     "Are you sure your configuration is correct?",
 );
 
-function authRow(context: ServerContext): CommandRow {
+function authRow(context: HandshakeContext): CommandRow {
   return {
     name: "auth",
     arity: -2,
@@ -96,7 +108,7 @@ interface HelloArguments {
   readonly name: ByteString | null;
 }
 
-function helloRow(context: ServerContext): CommandRow {
+function helloRow(context: HandshakeContext, greet: (connection: ClientConnection) => Reply): CommandRow {
   return {
     name: "hello",
     arity: -1,
@@ -128,7 +140,7 @@ function helloRow(context: ServerContext): CommandRow {
       if (!connection.authenticated) return HELLO_NEEDS_AUTH;
       if (wanted.name !== null) connection.name = wanted.name;
       if (wanted.protocol !== null) connection.protocol = wanted.protocol;
-      return helloReply(context, connection);
+      return greet(connection);
     },
   };
 }
@@ -188,41 +200,42 @@ export function isVisible(value: ByteString): boolean {
 
 // State ---------------------------------------------------------------------------------------------------------------
 
-function stateRows(): CommandRow[] {
-  return [
-    {
-      name: "select",
-      arity: 2,
-      flags: "loading stale fast",
-      summary: "Changes the database of the connection.",
-      since: "1.0.0",
-      group: "connection",
-      arguments: [integer("index")],
-      replies: "`OK`",
-      examples: ["SELECT 2"],
-      run: ([, given = ""], connection) => {
-        const index = parseInteger(given);
-        if (index === null) return NOT_AN_INTEGER;
-        if (index < 0 || index >= DATABASE_COUNT) return DB_INDEX_OUT_OF_RANGE;
-        connection.databaseIndex = index;
-        return OK;
-      },
+function selectRow(): CommandRow {
+  return {
+    name: "select",
+    arity: 2,
+    flags: "loading stale fast",
+    summary: "Changes the database of the connection.",
+    since: "1.0.0",
+    group: "connection",
+    arguments: [integer("index")],
+    replies: "`OK`",
+    examples: ["SELECT 2"],
+    run: ([, given = ""], connection) => {
+      const index = parseInteger(given);
+      if (index === null) return NOT_AN_INTEGER;
+      if (index < 0 || index >= DATABASE_COUNT) return DB_INDEX_OUT_OF_RANGE;
+      connection.databaseIndex = index;
+      return OK;
     },
-    {
-      name: "quit",
-      arity: -1,
-      flags: "noscript loading stale fast no_auth allow_busy",
-      summary: "Closes the connection; nothing sent after it runs.",
-      since: "1.0.0",
-      group: "connection",
-      replies: "`OK`",
-      isNeverQueued: true,
-      run: (_argv, connection) => {
-        connection.closeAfterReplies();
-        return OK;
-      },
+  };
+}
+
+function quitRow(): CommandRow {
+  return {
+    name: "quit",
+    arity: -1,
+    flags: "noscript loading stale fast no_auth allow_busy",
+    summary: "Closes the connection; nothing sent after it runs.",
+    since: "1.0.0",
+    group: "connection",
+    replies: "`OK`",
+    isNeverQueued: true,
+    run: (_argv, connection) => {
+      connection.closeAfterReplies();
+      return OK;
     },
-  ];
+  };
 }
 
 const RESET_DONE = new StatusReply("RESET");
@@ -257,38 +270,39 @@ function resetRow(context: ServerContext): CommandRow {
 
 const PONG = new StatusReply("PONG");
 
-function echoRows(): CommandRow[] {
-  return [
-    {
-      name: "ping",
-      arity: -1,
-      flags: "fast loading stale",
-      summary: "Answers, to show that the server is there.",
-      since: "1.0.0",
-      group: "connection",
-      arguments: [optional(text("message"))],
-      replies: "`PONG`, or the message",
-      examples: ["PING", "PING hello"],
-      run: (argv, connection) => {
-        if (argv.length > 2) return wrongArity("ping");
-        // A RESP2 subscriber can tell this from messages only by its form.
-        if (connection.protocol === 2 && connection.gate !== null && connection.subscriptions !== null) {
-          return ["pong", argv[1] ?? ""];
-        }
-        return argv[1] ?? PONG;
-      },
+function pingRow(): CommandRow {
+  return {
+    name: "ping",
+    arity: -1,
+    flags: "fast loading stale",
+    summary: "Answers, to show that the server is there.",
+    since: "1.0.0",
+    group: "connection",
+    arguments: [optional(text("message"))],
+    replies: "`PONG`, or the message",
+    examples: ["PING", "PING hello"],
+    run: (argv, connection) => {
+      if (argv.length > 2) return wrongArity("ping");
+      // A RESP2 subscriber can tell this from messages only by its form.
+      if (connection.protocol === 2 && connection.gate !== null && connection.subscriptions !== null) {
+        return ["pong", argv[1] ?? ""];
+      }
+      return argv[1] ?? PONG;
     },
-    {
-      name: "echo",
-      arity: 2,
-      flags: "fast loading stale",
-      summary: "Gives the message back.",
-      since: "1.0.0",
-      group: "connection",
-      arguments: [text("message")],
-      replies: "the message",
-      examples: ["ECHO hello"],
-      run: ([, message = ""]) => message,
-    },
-  ];
+  };
+}
+
+function echoRow(): CommandRow {
+  return {
+    name: "echo",
+    arity: 2,
+    flags: "fast loading stale",
+    summary: "Gives the message back.",
+    since: "1.0.0",
+    group: "connection",
+    arguments: [text("message")],
+    replies: "the message",
+    examples: ["ECHO hello"],
+    run: ([, message = ""]) => message,
+  };
 }

@@ -24,6 +24,9 @@ const CHANNELS: Family = { kind: "channel", subscribe: "subscribe", unsubscribe:
 const PATTERNS: Family = { kind: "pattern", subscribe: "psubscribe", unsubscribe: "punsubscribe", what: "pattern" };
 const SHARDS: Family = { kind: "shard", subscribe: "ssubscribe", unsubscribe: "sunsubscribe", what: "shardchannel" };
 
+/** What the channels need to know of a server. */
+type PubSubContext = Pick<ServerContext, "pubsub">;
+
 export function pubsubCommands(context: ServerContext): CommandRow[] {
   return [
     publishRow(context, "publish", "2.0.0", "Sends a message to whoever listens to a channel."),
@@ -35,8 +38,16 @@ export function pubsubCommands(context: ServerContext): CommandRow[] {
   ];
 }
 
+/** SUBSCRIBE, PSUBSCRIBE and their opposites, for a port on which only the server itself publishes. */
+export function listeningCommands(context: PubSubContext): CommandRow[] {
+  return [
+    ...subscriptionRows(context, CHANNELS, "2.0.0", "channels"),
+    ...subscriptionRows(context, PATTERNS, "2.0.0", "all channels whose names match a glob"),
+  ];
+}
+
 /** Within a step a message goes out with the step's answer; the number of deliveries is that of now. */
-function publishRow(context: ServerContext, name: "publish" | "spublish", since: string, summary: string): CommandRow {
+function publishRow(context: PubSubContext, name: "publish" | "spublish", since: string, summary: string): CommandRow {
   const { pubsub } = context;
   const isShard = name === "spublish";
   const publish = (channel: ByteString, message: ByteString): number =>
@@ -63,7 +74,7 @@ function publishRow(context: ServerContext, name: "publish" | "spublish", since:
   };
 }
 
-function subscriptionRows(context: ServerContext, family: Family, since: string, what: string): CommandRow[] {
+function subscriptionRows(context: PubSubContext, family: Family, since: string, what: string): CommandRow[] {
   const name = family.kind === "pattern" ? pattern() : text(family.what);
   // In a cluster a shard channel decides the slot, as a key does.
   const keys = family.kind === "shard" ? { keys: [1, -1, 1] as const } : {};
@@ -102,7 +113,7 @@ function subscriptionRows(context: ServerContext, family: Family, since: string,
 }
 
 function subscribe(
-  context: ServerContext,
+  context: PubSubContext,
   family: Family,
   argv: readonly ByteString[],
   connection: ClientConnection,
@@ -120,7 +131,7 @@ function subscribe(
 }
 
 function subscribeError(
-  context: ServerContext,
+  context: PubSubContext,
   family: Family,
   names: readonly ByteString[],
   total: number,
@@ -141,7 +152,7 @@ function subscribeError(
 }
 
 function unsubscribe(
-  context: ServerContext,
+  context: PubSubContext,
   family: Family,
   argv: readonly ByteString[],
   connection: ClientConnection,
@@ -163,7 +174,7 @@ function unsubscribe(
 }
 
 /** Redis counts channels and patterns together, and shard channels for themselves. */
-function confirmedCount(context: ServerContext, family: Family, connection: ClientConnection): number {
+function confirmedCount(context: PubSubContext, family: Family, connection: ClientConnection): number {
   const subscriptions = context.pubsub.subscriptionsOf(connection);
   return family.kind === "shard" ? subscriptions.shardCount : subscriptions.channelCount + subscriptions.patternCount;
 }
@@ -187,7 +198,7 @@ function subscriberGate(
   );
 }
 
-function pubsubRow(context: ServerContext): CommandRow {
+function pubsubRow(context: PubSubContext): CommandRow {
   const { pubsub } = context;
   const sub = (fields: Omit<CommandRow, "group" | "flags">): CommandRow => ({
     ...fields,

@@ -1,0 +1,341 @@
+import { afterEach, describe, expect, test } from "vitest";
+import { ClusterState } from "#src/resp/sentinel/cluster-state.js";
+import { sentinelCommandTable } from "#src/resp/sentinel/sentinel-commands.js";
+import { PubSub } from "#src/resp/pubsub.js";
+import { fewestArguments } from "#src/resp/command-definition.js";
+import { RuntimeSettings } from "#src/resp/server-settings.js";
+import {
+  RespError,
+  Status,
+  fields,
+  show,
+  textOf,
+  type RespConnection,
+  type RespValue,
+} from "../support/resp-client.js";
+import { until } from "../support/poll.js";
+import { callText, startNode } from "./commands-harness.js";
+import {
+  address,
+  HeldClock,
+  HeldView,
+  ROLE_DURATION_MS,
+  startSentinel,
+  type TestSentinel,
+} from "./sentinel-harness.js";
+
+/** The Sentinel port by itself: what it says of each state of the cluster, and what it says when the state changes. */
+
+const A = address(7001, 27_001, "10.0.0.1", "a".repeat(40));
+const B = address(7002, 27_002, "10.0.0.2", "b".repeat(40));
+const C = address(7003, 0, "fd00::3", "c".repeat(40));
+const SELF = { ...A, sentinelPort: 0 };
+const NAME = "leasehold";
+const SWITCH_CHANNELS = ["+sdown", "-sdown", "-odown", "+switch-master", "+slave", "+monitor"];
+
+const running: TestSentinel[] = [];
+afterEach(async () => {
+  await Promise.all(running.splice(0).map(async (sentinel) => sentinel.stop()));
+});
+
+async function sentinelOf(view: HeldView, options: Parameters<typeof startSentinel>[1] = {}): Promise<TestSentinel> {
+  const sentinel = await startSentinel(view, options);
+  running.push(sentinel);
+  return sentinel;
+}
+
+/** A node whose Sentinel port the kernel picks, which sees B and C and knows that A, itself, is primary. */
+function viewOfPrimary(): HeldView {
+  const view = new HeldView(SELF, [B, C]);
+  view.takeOver(SELF);
+  return view;
+}
+
+const records = (reply: RespValue): Map<string, RespValue>[] => {
+  if (!Array.isArray(reply)) throw new Error(`not an array: ${show(reply)}`);
+  return reply.map((one) => fields(one));
+};
+
+const master = async (client: RespConnection): Promise<Map<string, RespValue>> =>
+  fields(await client.call("SENTINEL", "MASTER", NAME));
+
+describe.each([2, 3] as const)("RESP%i", (protocol) => {
+  test("a node that knows the primary names it in every way in which clients ask", async () => {
+    const sentinel = await sentinelOf(viewOfPrimary());
+    const client = await sentinel.connect(protocol);
+    expect(await client.call("SENTINEL", "get-master-addr-by-name", NAME)).toEqual(["10.0.0.1", "7001"]);
+    const [ofMasters, ...more] = records(await client.call("SENTINEL", "MASTERS"));
+    expect(more).toEqual([]);
+    for (const record of [ofMasters, await master(client)]) {
+      expect(Object.fromEntries(record ?? [])).toMatchObject({
+        name: NAME,
+        ip: "10.0.0.1",
+        port: "7001",
+        runid: A.id,
+        flags: "master",
+        "config-epoch": "1",
+        "num-slaves": "2",
+        "num-other-sentinels": "1",
+        quorum: "1",
+        "down-after-milliseconds": String(ROLE_DURATION_MS),
+      });
+    }
+    expect(await callText(client, "INFO", "sentinel")).toContain(
+      "master0:name=leasehold,status=ok,address=10.0.0.1:7001,slaves=2,sentinels=2\r\n",
+    );
+  });
+
+  test("replicas are the nodes that are not primary, Sentinels the others that have such a port", async () => {
+    const client = await (await sentinelOf(viewOfPrimary())).connect(protocol);
+    for (const subcommand of ["REPLICAS", "SLAVES"]) {
+      const replicas = records(await client.call("SENTINEL", subcommand, NAME));
+      expect(replicas.map((record) => [record.get("name"), record.get("ip"), record.get("port")])).toEqual([
+        ["10.0.0.2:7002", "10.0.0.2", "7002"],
+        ["[fd00::3]:7003", "fd00::3", "7003"],
+      ]);
+      for (const replica of replicas) {
+        expect(replica.get("flags")).toBe("slave");
+        expect([replica.get("master-host"), replica.get("master-port")]).toEqual(["10.0.0.1", "7001"]);
+        expect(replica.get("master-link-status")).toBe("ok");
+      }
+    }
+    const sentinels = records(await client.call("SENTINEL", "SENTINELS", NAME));
+    expect(sentinels.map((record) => [record.get("ip"), record.get("port"), record.get("runid")])).toEqual([
+      ["10.0.0.2", "27002", B.id],
+    ]);
+  });
+
+  test("a standby counts itself among the replicas, and not among the other Sentinels", async () => {
+    const view = new HeldView({ ...B, sentinelPort: 0 }, [A, C]);
+    view.takeOver(A);
+    const client = await (await sentinelOf(view)).connect(protocol);
+    const replicas = records(await client.call("SENTINEL", "REPLICAS", NAME));
+    expect(replicas.map((record) => record.get("runid"))).toEqual([B.id, C.id]);
+    const sentinels = records(await client.call("SENTINEL", "SENTINELS", NAME));
+    expect(sentinels.map((record) => record.get("port"))).toEqual(["27001"]);
+  });
+
+  test("every value is a string", async () => {
+    const client = await (await sentinelOf(viewOfPrimary())).connect(protocol);
+    for (const subcommand of ["MASTERS", "REPLICAS", "SENTINELS"]) {
+      const name = subcommand === "MASTERS" ? [] : [NAME];
+      for (const record of records(await client.call("SENTINEL", subcommand, ...name))) {
+        for (const [field, value] of record) expect(typeof value, field).toBe("string");
+      }
+    }
+  });
+
+  test("a node whose view is too old names nobody, with no error and no old address", async () => {
+    const view = viewOfPrimary();
+    const client = await (await sentinelOf(view)).connect(protocol);
+    view.setOthers([B]);
+    view.goStale(2500);
+    const address_ = await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME);
+    expect(address_ === null || (address_ as { length: number }).length === -1).toBe(true);
+    const [ofMasters] = records(await client.call("SENTINEL", "MASTERS"));
+    for (const record of [ofMasters, await master(client)]) {
+      expect(record?.get("flags")).toBe("s_down,o_down,master,disconnected");
+      expect([record?.get("ip"), record?.get("port"), record?.get("runid")]).toEqual(["", "0", ""]);
+      expect([record?.get("s-down-time"), record?.get("o-down-time")]).toEqual(["1500", "1500"]);
+      expect(show([...(record?.values() ?? [])])).not.toMatch(/10\.0\.0\.1|7001|aaaa/);
+    }
+    for (const replica of records(await client.call("SENTINEL", "REPLICAS", NAME))) {
+      expect([replica.get("master-host"), replica.get("master-port")]).toEqual(["?", "0"]);
+      expect(replica.get("master-link-status")).toBe("err");
+    }
+    expect(await callText(client, "INFO")).toContain(
+      "master0:name=leasehold,status=odown,address=:0,slaves=2,sentinels=2",
+    );
+    expect(show(await client.send("SENTINEL", "CKQUORUM", NAME))).toMatch(/^-NOQUORUM 2 usable Sentinels\. /);
+    view.hearAgain();
+    expect(await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)).toEqual(["10.0.0.1", "7001"]);
+  });
+
+  test("a switch is told in order, and every answer after it names the new primary", async () => {
+    const view = viewOfPrimary();
+    const sentinel = await sentinelOf(view);
+    const [listener, globber, client] = await Promise.all([1, 2, 3].map(async () => sentinel.connect(protocol)));
+    if (listener === undefined || globber === undefined || client === undefined) throw new Error("three connections");
+    await listener.pipeline(SWITCH_CHANNELS.map((channel) => ["SUBSCRIBE", channel]));
+    await globber.call("PSUBSCRIBE", "*");
+    view.takeOver(B);
+    const told = [
+      ["+sdown", "master leasehold 10.0.0.1 7001"],
+      ["+switch-master", "leasehold 10.0.0.1 7001 10.0.0.2 7002"],
+      ["+slave", "slave 10.0.0.1:7001 10.0.0.1 7001 @ leasehold 10.0.0.2 7002"],
+      ["-odown", "master leasehold 10.0.0.2 7002"],
+    ];
+    for (const [channel, message] of told) {
+      expect(await listener.nextMessage()).toEqual(["message", channel, message]);
+      expect(await globber.nextMessage()).toEqual(["pmessage", "*", channel, message]);
+    }
+    expect(await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)).toEqual(["10.0.0.2", "7002"]);
+    expect((await master(client)).get("config-epoch")).toBe("2");
+    expect(listener.takeMessages()).toEqual([]);
+    expect(globber.takeMessages()).toEqual([]);
+  });
+
+  test("the first primary of all is a master that begins to be watched; the same one again is no switch", async () => {
+    const view = new HeldView(SELF, [B]);
+    const sentinel = await sentinelOf(view);
+    const listener = await sentinel.connect(protocol);
+    await listener.call("PSUBSCRIBE", "*");
+    view.takeOver(B);
+    expect(await listener.nextMessage()).toEqual([
+      "pmessage",
+      "*",
+      "+monitor",
+      "master leasehold 10.0.0.2 7002 quorum 1",
+    ]);
+    expect(await listener.nextMessage()).toEqual(["pmessage", "*", "-odown", "master leasehold 10.0.0.2 7002"]);
+    view.takeOver(B);
+    expect(await listener.nextMessage()).toEqual(["pmessage", "*", "-sdown", "master leasehold 10.0.0.2 7002"]);
+    expect(await listener.nextMessage()).toEqual(["pmessage", "*", "-odown", "master leasehold 10.0.0.2 7002"]);
+    expect(listener.takeMessages()).toEqual([]);
+  });
+});
+
+test("a node that never heard of a primary names none", async () => {
+  const view = new HeldView(SELF);
+  view.seenAgoMs = Number.POSITIVE_INFINITY;
+  const clock = new HeldClock();
+  const client = await (await sentinelOf(view, { clock })).connect();
+  clock.nowMs += 4000;
+  const record = await master(client);
+  expect(record.get("flags")).toBe("s_down,o_down,master,disconnected");
+  expect(record.get("last-ok-ping-reply")).toBe("4000");
+  expect(record.get("s-down-time")).toBe("3000");
+  expect(record.get("num-slaves")).toBe("1");
+  expect(record.get("num-other-sentinels")).toBe("0");
+});
+
+test("times are whole milliseconds, counted from the newest sign and the newest switch", async () => {
+  const view = viewOfPrimary();
+  const clock = new HeldClock();
+  const client = await (await sentinelOf(view, { clock })).connect();
+  view.seenAgoMs = 17.9;
+  clock.nowMs += 250.5;
+  const before = await master(client);
+  expect(before.get("last-ok-ping-reply")).toBe("17");
+  expect(before.get("info-refresh")).toBe("17");
+  expect(before.get("role-reported-time")).toBe("250");
+  view.takeOver(B);
+  clock.nowMs += 30;
+  expect((await master(client)).get("role-reported-time")).toBe("30");
+});
+
+test("names that are not the cluster's", async () => {
+  const client = await (await sentinelOf(viewOfPrimary())).connect();
+  for (const name of ["other", "LEASEHOLD", "", "leasehold "]) {
+    for (const subcommand of ["MASTER", "REPLICAS", "SLAVES", "SENTINELS", "CKQUORUM"]) {
+      expect(show(await client.send("SENTINEL", subcommand, name))).toBe("-ERR No such master with that name");
+    }
+    expect(await client.send("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)).toMatchObject({ length: -1 });
+  }
+});
+
+test("it says that it is a Sentinel wherever clients look", async () => {
+  const sentinel = await sentinelOf(viewOfPrimary());
+  const client = await sentinel.connect(3);
+  const hello = fields(await client.call("HELLO", 3));
+  expect([...hello.keys()]).toEqual(["server", "version", "proto", "id", "mode", "modules"]);
+  expect(hello.get("mode")).toBe("sentinel");
+  expect(await client.call("ROLE")).toEqual(["sentinel", [NAME]]);
+  expect(await client.call("SENTINEL", "MYID")).toBe(A.id);
+  const info = await callText(client, "INFO");
+  expect(info).toContain("redis_mode:sentinel\r\n");
+  expect(info).toContain(`tcp_port:${sentinel.port}\r\n`);
+  expect(info).toContain(`run_id:${A.id}\r\n`);
+  expect(await callText(client, "INFO", "nothing")).toBe("");
+  expect(textOf(await client.call("SENTINEL", "CKQUORUM", NAME))).toBe(
+    "OK 2 usable Sentinels. Quorum and failover authorization can be reached",
+  );
+});
+
+test("commands on data are unknown here, and SENTINEL is unknown on the data port", async () => {
+  const client = await (await sentinelOf(viewOfPrimary())).connect();
+  for (const argv of [
+    ["GET", "a"],
+    ["LEASE.GRANT", "a", "10"],
+    ["SELECT", "0"],
+    ["PUBLISH", "+switch-master", "x"],
+  ]) {
+    expect(show(await client.send(...argv))).toMatch(/^-ERR unknown command '/);
+  }
+  const node = await startNode();
+  const onData = await node.connect();
+  expect(show(await onData.send("SENTINEL", "MASTERS"))).toMatch(/^-ERR unknown command 'SENTINEL'/);
+  const info = await callText(onData, "INFO");
+  expect(info).toContain("redis_mode:standalone\r\n");
+  expect(info).toContain("role:master\r\n");
+  expect(info).toContain("loading:0\r\n");
+  await node.stop();
+});
+
+test("the password is that of the data port, and failures are counted with its failures", async () => {
+  const sentinel = await sentinelOf(viewOfPrimary(), { start: { requirePass: "secret" } });
+  const client = await sentinel.connect();
+  expect(show(await client.send("SENTINEL", "MASTERS"))).toBe("-NOAUTH Authentication required.");
+  expect(show(await client.send("SUBSCRIBE", "+switch-master"))).toBe("-NOAUTH Authentication required.");
+  expect(show(await client.send("AUTH", "wrong"))).toMatch(/^-WRONGPASS /);
+  expect(sentinel.diagnostics.authenticationFailures).toBe(1);
+  expect(await client.send("AUTH", "secret")).toStrictEqual(new Status("OK"));
+  expect(await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)).toEqual(["10.0.0.1", "7001"]);
+  const fresh = await sentinel.connect();
+  expect(fields(await fresh.call("HELLO", 3, "AUTH", "default", "secret")).get("mode")).toBe("sentinel");
+});
+
+test("a subscriber that goes is forgotten, and the others still hear", async () => {
+  const view = viewOfPrimary();
+  const sentinel = await sentinelOf(view);
+  const [gone, stays] = [await sentinel.connect(), await sentinel.connect()];
+  await gone.call("SUBSCRIBE", "+switch-master");
+  await stays.call("SUBSCRIBE", "+switch-master");
+  gone.destroy();
+  await until("the connection to be forgotten", () => sentinel.server.connectionCount === 1);
+  view.takeOver(B);
+  expect((await stays.nextMessage())[1]).toBe("+switch-master");
+});
+
+test("QUIT and CLIENT", async () => {
+  const client = await (await sentinelOf(viewOfPrimary())).connect();
+  expect(await client.call("CLIENT", "SETNAME", "watcher")).toStrictEqual(new Status("OK"));
+  expect(await client.call("CLIENT", "GETNAME")).toBe("watcher");
+  expect(await client.call("CLIENT", "SETINFO", "LIB-NAME", "lib")).toStrictEqual(new Status("OK"));
+  expect(await client.call("CLIENT", "ID")).toBe(1);
+  expect(await callText(client, "CLIENT", "LIST")).toMatch(/^id=1 .* name=watcher .* lib-name=lib /);
+  expect(await client.send("CLIENT", "PAUSE", "1000")).toBeInstanceOf(RespError);
+  expect(await client.call("QUIT")).toStrictEqual(new Status("OK"));
+  await client.closed;
+});
+
+test("every row of the table agrees with its arguments", () => {
+  const settings = new RuntimeSettings({
+    bind: [],
+    port: 0,
+    directory: "",
+    requirePass: "",
+    protectedMode: true,
+    connectionsMax: 1,
+    idleTimeoutSeconds: 0,
+    tcpKeepAliveSeconds: 0,
+    notifyKeyspaceEvents: "",
+    debugCommands: false,
+    frameBytesMax: 1,
+  });
+  const view = viewOfPrimary();
+  const clock = new HeldClock();
+  const unused = null as never;
+  const table = sentinelCommandTable(
+    { settings, clock, diagnostics: unused, log: unused, figures: unused, identity: unused },
+    new PubSub(settings),
+    new ClusterState(view, clock, ROLE_DURATION_MS),
+  );
+  const names = [...table.all()].map(({ name }) => name);
+  expect(names.length).toBe(new Set(names).size);
+  for (const definition of table.all()) {
+    if (definition.subcommands !== undefined) continue;
+    const words = definition.name.split("|").length;
+    expect(Math.abs(definition.arity), definition.name).toBe(words + fewestArguments(definition.arguments));
+  }
+});
