@@ -1,5 +1,5 @@
 import { generic } from "../../engine/errors.js";
-import { ErrorReply, MapReply, NULL_ARRAY, StatusReply, VerbatimReply, type Reply } from "../../engine/reply.js";
+import { ErrorReply, MapReply, NULL_ARRAY, StatusReply, type Reply } from "../../engine/reply.js";
 import { optional, several, text, type CommandRow } from "../command-definition.js";
 import { CommandTable } from "../command-table.js";
 import type { ClientConnection } from "../command.js";
@@ -58,7 +58,8 @@ function infoRow(context: SentinelContext, state: ClusterState): CommandRow {
     categories: ["@dangerous"],
     arguments: [optional(several(text("section")))],
     replies: "sections of `field:value` lines",
-    run: (argv, connection) => new VerbatimReply(renderSentinelInfo(context, state, connection, argv.slice(1))),
+    // Not the verbatim string of the data port: a Sentinel answers with a bulk string in RESP3 too.
+    run: (argv, connection) => renderSentinelInfo(context, state, connection, argv.slice(1)),
   };
 }
 
