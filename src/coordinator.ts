@@ -115,7 +115,8 @@ export interface ClusterSeat {
   readonly term: RoleTerm;
   /** The role was given up on request (FAILOVER), everything that was taken is durable and answered. */
   handedOver(): void;
-  report(): ClusterReport;
+  /** Null before the node knows its own address. */
+  report(): ClusterReport | null;
 }
 
 interface PendingEvent {
@@ -578,7 +579,10 @@ export class Coordinator {
       const decision = engine.decide({ kind: "wait-end", waitIds, reply: null }, this.#turn, SERVER_ORIGIN);
       this.#conclude(tenure, decision, this.#turn);
     }
+    const dropped = engine.dropKeys(this.#turn);
+    if (dropped !== null) this.#conclude(tenure, dropped, this.#turn);
     if (hasReady) this.#handOver(tenure, this.#turn);
+    if (dropped !== null) return true;
     return ids.length > 0 || keys.length > 0 || waitIds.length > 0 || !isSwept || hasReady;
   }
 

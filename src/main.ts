@@ -1,17 +1,12 @@
 #!/usr/bin/env node
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
+import type { ClusterConfig } from "./config-cluster.js";
 import { readConfig, settingsHelp, type Config } from "./config.js";
 import { ConfigError } from "./config-error.js";
-import { Coordinator } from "./coordinator.js";
-import { RocksStore } from "./durability/rocksdb/rocksdb-store.js";
-import type { ScriptEngine } from "./lua/script-engine.js";
-import type { Fault, Log } from "./ports.js";
-import type { Backend } from "./resp/backend.js";
-import { buildCommandTable } from "./resp/command-table.js";
-import { newRunId, nodeProcessFigures } from "./resp/process-figures.js";
-import { ListenError, RespServer } from "./resp/server.js";
-import { createScriptEngine, createServerContext, type ServerContext } from "./resp/server-context.js";
+import { serve, type Foundations, type SharedRows } from "./node.js";
+import type { Fault } from "./ports.js";
+import { createScriptEngine } from "./resp/server-context.js";
 import { RuntimeSettings } from "./resp/server-settings.js";
 import { NO_FAULTS, ScriptedFaults, StderrLog, SystemClock, SystemIds, SystemScheduler } from "./system.js";
 
@@ -24,9 +19,6 @@ import { NO_FAULTS, ScriptedFaults, StderrLog, SystemClock, SystemIds, SystemSch
 
 const EXIT_FAILURE = 1;
 const EXIT_USAGE = 2;
-
-/** How long clients that do not read their last replies may hold up a graceful stop. */
-const STOP_GRACE_MS = 5_000;
 
 const USAGE = `Leasehold, a lease and lock server that every Redis client already speaks.
 
@@ -64,6 +56,8 @@ function quit(code: number, message: string): never {
   process.exit(code);
 }
 
+const fail = (message: string): never => quit(EXIT_FAILURE, message);
+
 function serveOrExplain(args: readonly string[]): void {
   let config: Config;
   let settings: RuntimeSettings;
@@ -79,21 +73,25 @@ function serveOrExplain(args: readonly string[]): void {
     }
     throw error;
   }
-  const log = new StderrLog(config.logLevel);
-  const ids = new SystemIds();
-  createScriptEngine(ids, log).then(
-    (scripts) => serve(config, settings, { log, ids, scripts, fault, faultScript: script }),
-    (error: unknown) => quit(EXIT_FAILURE, `the Lua interpreter cannot be loaded: ${String(error)}`),
-  );
+  start(config, settings, fault, script).catch((error: unknown) => {
+    throw error;
+  });
 }
 
-/** What is made before the server is. */
-interface Foundations {
-  readonly log: Log;
-  readonly ids: SystemIds;
-  readonly scripts: ScriptEngine;
-  readonly fault: Fault;
-  readonly faultScript: string;
+async function start(config: Config, settings: RuntimeSettings, fault: Fault, faultScript: string): Promise<void> {
+  const log = new StderrLog(config.logLevel);
+  const ids = new SystemIds();
+  const scripts = await createScriptEngine(ids, log).catch((error: unknown) =>
+    fail(`the Lua interpreter cannot be loaded: ${String(error)}`),
+  );
+  const clock = new SystemClock();
+  const scheduler = new SystemScheduler();
+  const foundations = { log, ids, scripts, fault, faultScript, clock, scheduler, version: version(), quit: fail };
+  serve(config, settings, foundations, config.cluster === null ? null : await openShared(config.cluster, foundations));
+}
+
+async function openShared(cluster: ClusterConfig, foundations: Foundations): Promise<SharedRows> {
+  return fail(`not yet ${cluster.name} ${foundations.version}`);
 }
 
 /** Text of the command line as clients would send it: its UTF-8 bytes, one character each. */
@@ -113,116 +111,6 @@ function runtimeSettings(config: Config): RuntimeSettings {
     debugCommands: config.debugCommands,
     frameBytesMax: config.frameBytesMax,
   });
-}
-
-/** Listens first, so that a taken port is told before anything is touched; clients get LOADING until the node serves. */
-function serve(config: Config, settings: RuntimeSettings, foundations: Foundations): void {
-  const { log, ids, scripts, fault, faultScript } = foundations;
-  const clock = new SystemClock();
-  const scheduler = new SystemScheduler();
-  const store = new RocksStore({
-    directory: resolve(config.directory),
-    log,
-    clock,
-    ids,
-    scheduler,
-    acceptLoss: config.acceptLoss,
-    workerFault:
-      faultScript === "" ? null : { moduleUrl: new URL("./system.js", import.meta.url).href, spec: faultScript },
-  });
-  const coordinator = new Coordinator({
-    store,
-    engineLimits: config.engineLimits,
-    batchBytesMax: config.batchBytesMax,
-    clock,
-    scheduler,
-    ids,
-    log,
-    fault,
-    events: {
-      get hasListeners() {
-        return context.pubsub.hasListeners;
-      },
-      publish: (event) => context.pubsub.publishEvent(event),
-    },
-    closeSessions: (except, reason) => server.dismissAll(except, reason),
-    onFailure: () => process.exit(EXIT_FAILURE),
-  });
-  const stop = makeStop(log, () => server.stop(STOP_GRACE_MS), coordinator);
-  const context: ServerContext = createServerContext({
-    backend: backendOf(coordinator, stop),
-    settings,
-    scripts,
-    clock,
-    ids,
-    log,
-    figures: nodeProcessFigures(),
-    version: version(),
-    runId: newRunId(),
-  });
-  const server = new RespServer({
-    backend: context.backend,
-    commands: buildCommandTable(context),
-    settings,
-    clock,
-    scheduler,
-    log,
-    frameBytesMax: config.frameBytesMax,
-  });
-  server.observer = context.diagnostics;
-  process.on("SIGTERM", () => stop("SIGTERM"));
-  process.on("SIGINT", () => stop("SIGINT"));
-  server.listen(config.bind, config.port).then(
-    () => startServing(coordinator, server, log),
-    (error: unknown) => {
-      if (error instanceof ListenError) quit(EXIT_FAILURE, error.message);
-      throw error;
-    },
-  );
-}
-
-function startServing(coordinator: Coordinator, server: RespServer, log: Log): void {
-  coordinator.start((error) => {
-    if (error !== null) quit(EXIT_FAILURE, error.message);
-    const addresses = server.listening.map(({ host, port }) => `${host.includes(":") ? `[${host}]` : host}:${port}`);
-    log.write("info", "ready", { addresses: addresses.join(","), pid: process.pid });
-    process.stdout.write(`leasehold ready on ${addresses.join(" ")}\n`);
-  });
-}
-
-/** Stops once, whoever asks: what is in flight becomes durable and is answered, then the store is closed. */
-function makeStop(log: Log, stopServer: () => Promise<void>, coordinator: Coordinator): (reason: string) => void {
-  let isStopping = false;
-  return (reason) => {
-    if (isStopping) return;
-    isStopping = true;
-    log.write("info", "stopping", { reason });
-    const stopStore = (): void => {
-      coordinator.stop((error) => {
-        if (error !== null) quit(EXIT_FAILURE, error.message);
-        log.write("info", "stopped");
-        process.exit(0);
-      });
-    };
-    stopServer().then(stopStore, (error: unknown) => {
-      throw error;
-    });
-  };
-}
-
-function backendOf(coordinator: Coordinator, stop: (reason: string) => void): Backend {
-  return {
-    submit: (command, session, ticket) => coordinator.submit(command, session, ticket),
-    atomically: (session, ticket, work) => coordinator.atomically(session, ticket, work),
-    revisionOf: (databaseIndex, key) => coordinator.revisionOf(databaseIndex, key),
-    unblock: (session, reply) => coordinator.unblock(session, reply),
-    onRoom: (callback) => coordinator.onRoom(callback),
-    forget: (session) => coordinator.forget(session),
-    report: () => coordinator.report(),
-    stepDown: (except, done) => coordinator.stepDown(except, done),
-    takeRole: (done) => coordinator.takeRole(done),
-    shutdown: () => stop("SHUTDOWN"),
-  };
 }
 
 main(process.argv.slice(2));
