@@ -8,14 +8,14 @@ export const USAGE = `npm run bench -- [options]
 
   --quick             small sets, two short rounds: two minutes; to see that it works
   --only NAME[,NAME]  only these: ${SCENARIO_NAMES.join(", ")}
-  --rounds N          rounds of each comparison (default 5)
+  --rounds N          rounds of each comparison (default 3, up to 5 where they differ and time is left, 2 when it is not)
   --seconds S         length of one turn of one system (default 2)
   --dir DIR           data directories go here; choose the disk with it (default bench/results/tmp)
   --tmpfs DIR         a directory in memory (default /dev/shm)
   --out DIR           where the report goes (default bench/results/<date>)
   --server FILE       another build's dist/main.js to measure
   --node-flags TEXT   flags for the measured server's Node, e.g. "--cpu-prof --cpu-prof-dir=prof"
-  --minutes-max M     give up after this long (default 40)
+  --minutes-max M     end after this long, with a report of what was measured by then (default 24)
   --render FILE       no run: make tables and plots again from a results.json
   --readme            put the aims reached into bench/README.md
   --help
@@ -25,6 +25,8 @@ export interface CommandLine {
   readonly quick: boolean;
   readonly only: readonly ScenarioName[];
   readonly rounds: number;
+  /** More than `rounds`: the pace may choose. */
+  readonly roundsMax: number;
   readonly roundMs: number;
   readonly directory: string | null;
   readonly tmpfs: string;
@@ -36,6 +38,9 @@ export interface CommandLine {
   readonly readme: boolean;
   readonly help: boolean;
 }
+
+const ROUNDS = 3;
+const ROUNDS_MAX = 5;
 
 /** Throws with a text for the user when the arguments make no sense. */
 export function parseCommandLine(argv: readonly string[]): CommandLine {
@@ -51,16 +56,18 @@ export function parseCommandLine(argv: readonly string[]): CommandLine {
       out: { type: "string" },
       server: { type: "string" },
       "node-flags": { type: "string", default: "" },
-      "minutes-max": { type: "string", default: "40" },
+      "minutes-max": { type: "string", default: "24" },
       render: { type: "string" },
       readme: { type: "boolean", default: false },
       help: { type: "boolean", default: false },
     },
   });
+  const rounds = Math.ceil(positive("--rounds", values.rounds ?? (values.quick ? "2" : `${ROUNDS}`)));
   return {
     quick: values.quick,
     only: values.only === undefined ? SCENARIO_NAMES : values.only.split(",").map(scenarioName),
-    rounds: Math.ceil(positive("--rounds", values.rounds ?? (values.quick ? "2" : "5"))),
+    rounds,
+    roundsMax: values.rounds === undefined && !values.quick ? ROUNDS_MAX : rounds,
     roundMs: positive("--seconds", values.seconds ?? (values.quick ? "1" : "2")) * 1000,
     directory: values.dir ?? null,
     tmpfs: values.tmpfs,

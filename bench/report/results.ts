@@ -108,6 +108,8 @@ export interface Storm {
 
 export interface Aim {
   readonly name: string;
+  /** Whether its scenario was measured to its end; if not, what is shown may be a part only. */
+  readonly complete: boolean;
   readonly comparison: ">=" | "<=" | "<";
   readonly target: number;
   /** `x` for ratios, else `B`, `s`, `ms`, `%`. */
@@ -129,16 +131,32 @@ export interface Machine {
   readonly disk: string;
 }
 
+/**
+ * What became of a scenario: `measured`; `failed`, or `cut off` by the end of the run, with what it had found by then; `not reached`
+ * before the end of the run; `left out` as the command line wanted it; `running`, in a report from the middle of a run.
+ */
+export interface ScenarioOutcome {
+  readonly name: ScenarioName;
+  readonly state: "measured" | "failed" | "cut off" | "not reached" | "left out" | "running";
+  readonly durationS: number;
+  /** Why it failed or was cut off. */
+  readonly reason: string | null;
+}
+
 export interface Results {
-  readonly format: 1;
+  readonly format: 2;
   /** ISO 8601. */
   readonly startedAt: string;
   readonly commit: string;
   readonly durationS: number;
+  /** Of each comparison; where more than this, they differed widely. */
   readonly rounds: number;
+  readonly roundsMax: number;
   readonly roundMs: number;
   readonly quick: boolean;
   readonly machine: Machine;
+  /** One for each that there is, in their order. */
+  readonly scenarios: readonly ScenarioOutcome[];
   readonly cells: readonly Cell[];
   readonly figures: readonly Figure[];
   readonly storms: readonly Storm[];

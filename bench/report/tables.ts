@@ -1,6 +1,6 @@
 import { SYSTEM_LABELS } from "../systems/system.js";
 import { count } from "./aims.js";
-import type { Aim, Cell, Figure } from "./results.js";
+import type { Aim, Cell, Figure, ScenarioOutcome } from "./results.js";
 
 /** Rows for people, the same for the terminal and for Markdown. The first row is the head. */
 export type Table = readonly (readonly string[])[];
@@ -12,7 +12,25 @@ export function aimsTable(aims: readonly Aim[]): Table {
       aim.name,
       `${aim.comparison} ${shown(aim.target, aim.unit)}`,
       aim.reached.map((each) => reachedText(each, aim.unit)).join("; ") || "-",
-      aim.met === null ? "not measured" : aim.met ? "reached" : "MISSED",
+      verdict(aim),
+    ]),
+  ];
+}
+
+function verdict({ met, complete }: Aim): string {
+  if (met === null) return "not measured";
+  return `${met ? "reached" : "MISSED"}${complete ? "" : ", measured in part"}`;
+}
+
+/** What became of each scenario. */
+export function scenariosTable(scenarios: readonly ScenarioOutcome[]): Table {
+  return [
+    ["scenario", "", "seconds", "why"],
+    ...scenarios.map(({ name, state, durationS, reason }) => [
+      name,
+      state,
+      Math.round(durationS).toString(),
+      reason?.replaceAll(/\s+/g, " ") ?? "",
     ]),
   ];
 }
@@ -24,7 +42,19 @@ function reachedText({ label, value, range }: Aim["reached"][number], unit: stri
 
 export function cellsTable(cells: readonly Cell[]): Table {
   return [
-    ["what", "system", "per second", "p50 ms", "p95 ms", "p99 ms", "CPU us/op", "main thread", "cores: server", "load"],
+    [
+      "what",
+      "system",
+      "per second",
+      "p50 ms",
+      "p95 ms",
+      "p99 ms",
+      "CPU us/op",
+      "main thread",
+      "cores: server",
+      "load",
+      "rounds",
+    ],
     ...cells.map((cell) => [
       whatOf(cell),
       contenderLabel(cell),
@@ -36,6 +66,7 @@ export function cellsTable(cells: readonly Cell[]): Table {
       cell.median.mainThreadCpuUsPerOp.toFixed(2),
       cell.median.serverCores.toFixed(2),
       cell.median.generatorCores.toFixed(2),
+      cell.rounds.length.toString(),
     ]),
   ];
 }

@@ -3,10 +3,13 @@ import { join } from "node:path";
 
 import { aimsOf } from "./aims.js";
 import { plotsOf } from "./plots.js";
-import type { Results } from "./results.js";
-import { aimsTable, cellsTable, figuresTable, markdown } from "./tables.js";
+import type { Results, ScenarioOutcome } from "./results.js";
+import { aimsTable, cellsTable, figuresTable, markdown, scenariosTable } from "./tables.js";
 
-/** Puts a run into a directory: results.json, results.md and the plots. All but the first can be made again from it. */
+/**
+ * Puts a run into a directory: results.json, results.md and the plots. All but the first can be made again from it. In the middle
+ * of a run, too: each time all files are written anew, results.json first.
+ */
 
 /** Between these lines of bench/README.md stands what `--readme` writes. */
 const BEGIN = "<!-- results: begin (written by --readme) -->";
@@ -23,11 +26,14 @@ export function writeReport(directory: string, results: Results): void {
 
 export function readResults(path: string): Results {
   const results = JSON.parse(readFileSync(path, "utf8")) as Results;
-  if (results.format !== 1) throw new Error(`${path} is of a format that this benchmark does not read`);
+  if (results.format !== 2) throw new Error(`${path} is of a format that this benchmark does not read`);
   return results;
 }
 
-/** Replaces the run shown in bench/README.md. `resultsPath` is relative to it. */
+/**
+ * Replaces the run shown in bench/README.md: everything between the two lines is made from `results`, so that each figure there was
+ * measured in the run that it names. `resultsPath` is relative to it.
+ */
 export function includeInReadme(readmePath: string, results: Results, resultsPath: string): void {
   if (!existsSync(readmePath)) throw new Error(`${readmePath} is missing`);
   const readme = readFileSync(readmePath, "utf8");
@@ -37,9 +43,13 @@ export function includeInReadme(readmePath: string, results: Results, resultsPat
     BEGIN,
     "",
     machineLine(results),
+    ...missingLine(results.scenarios),
+    "",
     `All figures: [results.md](${resultsPath}/results.md), [results.json](${resultsPath}/results.json).`,
     "",
     `![How far each aim was reached](${resultsPath}/aims.svg)`,
+    "",
+    "Ratios are medians over rounds, lowest and highest round in parentheses; `x` is Leasehold's figure by the other's.",
     "",
     markdown(aimsTable(aimsOf(results))),
     "",
@@ -53,6 +63,7 @@ function page(results: Results, plots: readonly string[]): string {
     `# Benchmark of ${results.startedAt.slice(0, 16).replace("T", " ")} UTC`,
     "",
     machineLine(results),
+    ...missingLine(results.scenarios),
     ...(results.quick ? ["", "A `--quick` run: small sets, few rounds. Not for quoting."] : []),
     ...(notes.length > 0 ? ["", ...notes] : []),
     "",
@@ -72,17 +83,30 @@ function page(results: Results, plots: readonly string[]): string {
     "",
     markdown(figuresTable(results.figures)),
     "",
+    "## Scenarios",
+    "",
+    markdown(scenariosTable(results.scenarios)),
+    "",
     "## Plots",
     "",
     ...plots.map((name) => `![${name}](${name})\n`),
   ].join("\n");
 }
 
-function machineLine({ machine, commit, rounds, roundMs, durationS }: Results): string {
+/** What a reader would otherwise take for measured. */
+function missingLine(scenarios: readonly ScenarioOutcome[]): string[] {
+  const missing = scenarios
+    .filter(({ state }) => state !== "measured")
+    .map(({ name, state, reason }) => `\`${name}\` (${state}${reason === null ? "" : `: ${reason}`})`);
+  return missing.length === 0 ? [] : ["", `**Not measured, or in part only:** ${missing.join(", ")}.`];
+}
+
+function machineLine({ startedAt, machine, commit, rounds, roundsMax, roundMs, durationS }: Results): string {
   const systems = [`Node ${machine.node}`, machine.redis, ...(machine.etcd === null ? [] : [machine.etcd])].join("; ");
+  const more = roundsMax > rounds ? ` (up to ${roundsMax} where they differed widely)` : "";
   return (
-    `Commit ${commit}; ${machine.cores} cores of ${machine.cpu}, ${machine.memoryGiB} GiB, Linux ${machine.kernel}, data on ${machine.disk}; ` +
-    `${systems}. ${rounds} rounds of ${roundMs / 1000} s, ${Math.round(durationS / 60)} minutes in all.`
+    `Run of ${startedAt.slice(0, 16).replace("T", " ")} UTC, commit ${commit}; ${machine.cores} cores of ${machine.cpu}, ${machine.memoryGiB} GiB, Linux ${machine.kernel}, data on ${machine.disk}; ` +
+    `${systems}. ${rounds} rounds of ${roundMs / 1000} s${more}, ${Math.round(durationS / 60)} minutes in all.`
   );
 }
 

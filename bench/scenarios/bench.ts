@@ -1,4 +1,5 @@
 import type { Cell, Figure, Operation, Round, ScenarioName, Storm } from "../report/results.js";
+import type { Pace } from "../pace.js";
 import { runGenerator, type GeneratorRun } from "../load/generator.js";
 import type { GeneratorJob } from "../load/generator-main.js";
 import { runRedisBenchmark } from "../load/redis-benchmark.js";
@@ -14,13 +15,12 @@ import type { ServerProcess, SystemName } from "../systems/system.js";
  */
 
 export interface BenchOptions {
-  readonly rounds: number;
+  readonly pace: Pace;
   /** Length of one turn of one system under load. */
   readonly roundMs: number;
   /** Fewer sizes and smaller sets. */
   readonly quick: boolean;
   readonly places: Places;
-  readonly hasEtcd: boolean;
 }
 
 /** One system and what it is to do in a comparison. */
@@ -93,18 +93,21 @@ export class Bench {
     await server.discard();
   }
 
-  /** Throughput under redis-benchmark, each contender in its turn, `rounds` times. */
+  /** Throughput under redis-benchmark, each contender in its turn, as often as the pace allows. */
   async compareByRedisBenchmark(shape: ComparisonShape, contenders: readonly Contender[]): Promise<void> {
     const rounds = contenders.map((): Round[] => []);
     const opsPerSecond: number[] = [];
     for (const contender of contenders) opsPerSecond.push(await this.#calibrate(shape, contender));
-    for (let round = 0; round < this.options.rounds; round++) {
+    let lastRoundMs = 0;
+    for (let round = 0; this.options.pace.wantsRound(round, rounds, lastRoundMs); round++) {
+      const startedMs = performance.now();
       for (const [index, contender] of contenders.entries()) {
         const requests = ((opsPerSecond[index] ?? 1) * this.options.roundMs) / 1000;
         const measured = await this.#redisBenchmarkRound(shape, contender, requests);
         opsPerSecond[index] = measured.opsPerSecond;
         rounds[index]?.push(measured);
       }
+      lastRoundMs = performance.now() - startedMs;
     }
     for (const [index, contender] of contenders.entries()) {
       this.#addCell(shape, contender, "redis-benchmark", null, rounds[index] ?? [], [], null);
@@ -152,7 +155,7 @@ export class Bench {
   async compareByGenerator(
     shape: ComparisonShape,
     contenders: readonly GeneratorContender[],
-    roundsMax: number = this.options.rounds,
+    roundsMax = Number.POSITIVE_INFINITY,
   ): Promise<readonly (readonly GeneratorRun[])[]> {
     const rounds = contenders.map((): Round[] => []);
     const latencies = contenders.map(() => new LatencyHistogram());
@@ -160,7 +163,9 @@ export class Bench {
     const runs = contenders.map((): GeneratorRun[] => []);
     let load: "open-loop" | "closed-loop" = "open-loop";
     let ratePerSecond: number | null = null;
-    for (let round = 0; round < Math.min(roundsMax, this.options.rounds); round++) {
+    let lastRoundMs = 0;
+    for (let round = 0; round < roundsMax && this.options.pace.wantsRound(round, rounds, lastRoundMs); round++) {
+      const startedMs = performance.now();
       for (const [index, contender] of contenders.entries()) {
         const job = contender.job(round);
         load = job.kind === "open" ? "open-loop" : "closed-loop";
@@ -176,6 +181,7 @@ export class Bench {
           roundOf({ p50Ms, p95Ms, p99Ms }, run.answered, perSecond, cpu, run.measuredMs, run.generatorCpuMs),
         );
       }
+      lastRoundMs = performance.now() - startedMs;
     }
     for (const [index, contender] of contenders.entries()) {
       const curve = latencies[index]?.summary().curve ?? [];

@@ -26,10 +26,6 @@ const WARMUP_MS = 2000;
 const ROUNDS_MAX = 3;
 
 export async function etcd(bench: Bench): Promise<void> {
-  if (!bench.options.hasEtcd) {
-    bench.note("etcd is not installed: not compared");
-    return;
-  }
   for (const leases of leaseCounts(bench)) {
     await bench.withServers(["leasehold", "etcd"], async (servers) => {
       for (const server of servers) {

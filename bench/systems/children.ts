@@ -29,12 +29,12 @@ export function killAllChildren(): void {
   running.clear();
 }
 
-/** Sees to it that no child outlives the benchmark. `say` gets the reason. */
-export function killChildrenAtExit(say: (line: string) => void): void {
+/** Sees to it that no child outlives the benchmark. `onSignal` is called before a signal ends it. */
+export function killChildrenAtExit(onSignal: (signal: string) => void): void {
   process.on("exit", killAllChildren);
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
     process.on(signal, () => {
-      say(`ended by ${signal}`);
+      onSignal(signal);
       process.exit(130);
     });
   }
