@@ -44,8 +44,8 @@ test("PROTOCOL.md lists exactly the commands of the table", () => {
   expectSection("docs/PROTOCOL.md", "commands", renderCommandTable(node.table));
 });
 
-test("the README lists the commands on leases and keys", () => {
-  expectSection("README.md", "commands", renderCommandTable(node.table, ["Leases", "Keys"]));
+test("the README lists the commands on leases and locks", () => {
+  expectSection("README.md", "commands", renderCommandTable(node.table, ["Leases", "Locks"]));
 });
 
 test("PROTOCOL.md lists exactly the error codes", () => {
