@@ -691,7 +691,7 @@ export class Coordinator {
   }
 
   #removeOrphans(tenure: Tenure, count: number): void {
-    this.#options.log.write("warn", "keys without a lease were found and are removed", { count });
+    this.#options.log.write("warn", "keys whose lease had ended were found and are removed", { count });
     const ops = tenure.engine.orphanRemovals();
     const revision = tenure.engine.applyOps(ops);
     tenure.committer.append(ops, revision);

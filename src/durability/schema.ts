@@ -105,6 +105,9 @@ export function encodeOp(op: Op, writer: BatchWriter): void {
       writer.end();
       for (const name of op.keys) encodeKeyDelete(name.databaseIndex, op.id, name.key, writer);
       return;
+    case "lease-keys-end":
+      for (const name of op.keys) encodeKeyDelete(name.databaseIndex, op.leaseId, name.key, writer);
+      return;
     case "key-put":
       encodeKey(op, writer);
       return;

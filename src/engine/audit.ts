@@ -43,7 +43,10 @@ function checkLeases(state: State): void {
     }
   }
   invariant(live === leases.liveCount, "live leases are counted");
-  invariant(ended === state.leaseGraveCount, "every ended lease waits to be swept");
+  invariant(ended === state.leaseGraveCount + state.leftoverCount, "every ended lease waits to be swept");
+  for (const row of state.leftovers(Infinity)) {
+    invariant(leases.isEnded(row) && state.leftoverReason(row) !== null, "only an ended lease leaves keys behind");
+  }
   invariant(hidden === leases.hiddenCount, "hidden leases are counted");
   invariant(live + ended + hidden === leases.rows.rowsUsed, "every row in use is live or ended");
 }

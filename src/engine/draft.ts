@@ -4,8 +4,9 @@ import { NO_KEY, type KeyRow, type KeyTable } from "./key-table.js";
 import { NO_LEASE, type LeaseRow } from "./lease-table.js";
 import { noLease } from "./errors.js";
 import type { EngineEvent } from "./events.js";
+import { invariant } from "./invariant.js";
 import { DATABASE_COUNT, EXPIRIES_PER_TURN_MAX, type EngineLimits } from "./limits.js";
-import type { HeldKey, KeyEndReason, KeyspaceEvent, LeaseEndOp, LeaseEndReason, Op, Revision } from "./op.js";
+import type { HeldKey, KeyEndReason, KeyName, KeyspaceEvent, LeaseEndOp, LeaseEndReason, Op, Revision } from "./op.js";
 import type { ByteString, Reply } from "./reply.js";
 import type { State } from "./state.js";
 import type { NewWait, Waiter, Waiters, Wake } from "./waiters.js";
@@ -99,6 +100,12 @@ export class Draft {
   readonly #leaving = new Map<number, number>();
   #endedKeyCount = 0;
   #endedHiddenCount = 0;
+  /** Keys of ended leases that the ops of this command name. */
+  #namedKeyCount = 0;
+  /** Leases that this command ends without naming all their keys, and why. */
+  readonly #unnamed = new Map<LeaseRow, LeaseEndReason>();
+  /** Keys of such leases, and of those that ended so before, that this command has named since. */
+  readonly #named = new Set<number>();
 
   constructor(
     state: State,
@@ -128,6 +135,9 @@ export class Draft {
     this.#events = null;
     this.#endedKeyCount = 0;
     this.#endedHiddenCount = 0;
+    this.#namedKeyCount = 0;
+    if (this.#unnamed.size > 0) this.#unnamed.clear();
+    if (this.#named.size > 0) this.#named.clear();
     if (this.#ended.size > 0) this.#ended.clear();
     if (this.#removed.size > 0) this.#removed.clear();
     if (this.#leaving.size > 0) this.#leaving.clear();
@@ -190,6 +200,11 @@ export class Draft {
   }
 
   add(op: Op): void {
+    if (op.kind === "key-put" || op.kind === "string-put") this.#nameLeftKey(op);
+    this.#append(op);
+  }
+
+  #append(op: Op): void {
     if (this.#ops === null) this.#ops = [op];
     else this.#ops.push(op);
   }
@@ -397,18 +412,64 @@ export class Draft {
       this.#expireString(row);
       return;
     }
-    const keys = this.#keysOf(row);
-    this.#endedKeyCount += keys.length;
-    this.add({
+    const keyCount = this.state.keyCountOf(row);
+    const isNamed = keyCount === 0 || this.#namedKeyCount + keyCount <= this.limits.keysEndedAtOnceMax;
+    const keys = this.#keysOf(row, isNamed);
+    this.#endedKeyCount += isNamed ? keys.length : keyCount;
+    this.#namedKeyCount += keys.length;
+    if (!isNamed) this.#unnamed.set(row, reason);
+    this.#append({
       kind: "lease-end",
       id: leases.id(row),
       reason,
       lateMs: reason === "expired" ? this.deadlines.lateMs(row, this.#nowMs) : 0,
       by: reason === "expired" ? "" : this.owner,
       keys,
+      ...(isNamed ? {} : { hasMore: true }),
     });
     if (this.waiters.count === 0) return;
     for (const waiter of this.waiters.ofLease(row)) this.wakeAll(waiter, noLease(leases.id(row)));
+  }
+
+  /** Names up to `limit` keys that ends up to this revision left unnamed. */
+  endLeftKeys(durableRevision: Revision, limit: number): void {
+    let budget = limit;
+    for (const lease of this.state.leftovers(durableRevision)) {
+      if (budget === 0) return;
+      const keys: HeldKey[] = [];
+      for (let index = 0; index < DATABASE_COUNT && keys.length < budget; index += 1) {
+        const table = this.state.keys(index);
+        let row = table.firstOf(lease);
+        for (let left = Math.min(table.countOf(lease), budget - keys.length); left > 0; left -= 1) {
+          keys.push({ databaseIndex: index, key: table.name(row), token: table.token.get(row) });
+          row = table.nextOf(row);
+        }
+      }
+      if (keys.length > 0) this.#endLeftKeys(lease, keys);
+      budget -= keys.length;
+    }
+  }
+
+  /**
+   * Whoever gets a key that the end of a lease left unnamed: its row in the store under the former holder goes in the same batch, since nobody
+   * could find it any more.
+   */
+  #nameLeftKey({ databaseIndex, key }: KeyName): void {
+    if (this.#unnamed.size === 0 && this.state.leftoverCount === 0) return;
+    const table = this.state.keys(databaseIndex);
+    const row = table.find(key);
+    const holder = row === NO_KEY ? NO_LEASE : table.holder(row);
+    const name = removedKey(databaseIndex, row);
+    if (holder < 0 || this.#named.has(name)) return;
+    if (!this.#unnamed.has(holder) && this.state.leftoverReason(holder) === null) return;
+    this.#named.add(name);
+    this.#endLeftKeys(holder, [{ databaseIndex, key, token: table.token.get(row) }]);
+  }
+
+  #endLeftKeys(lease: LeaseRow, keys: readonly HeldKey[]): void {
+    const reason = this.#unnamed.get(lease) ?? this.state.leftoverReason(lease);
+    invariant(reason !== null, "only an ended lease leaves keys behind");
+    this.#append({ kind: "lease-keys-end", leaseId: this.state.leases.id(lease), reason, keys });
   }
 
   /** Every command that waits in this place of a queue gets this answer. */
@@ -462,12 +523,14 @@ export class Draft {
     }
   }
 
-  #keysOf(lease: LeaseRow): readonly HeldKey[] {
+  /** The keys of a lease, or only those that it shares, which end at once in any case. */
+  #keysOf(lease: LeaseRow, isAll: boolean): readonly HeldKey[] {
     const held: HeldKey[] = [];
     for (let index = 0; index < DATABASE_COUNT; index += 1) {
       const table = this.state.keys(index);
-      const count = table.countOf(lease);
+      const count = isAll || table.membersOf(lease) > 0 ? table.countOf(lease) : 0;
       for (let left = count, row = table.firstOf(lease); left > 0; left -= 1, row = table.nextOf(row)) {
+        if (!isAll && !table.isMember(row)) continue;
         if (this.#removed.size > 0 && this.#removed.has(removedKey(index, row))) continue;
         const key = { databaseIndex: index, key: table.name(row), token: table.token.get(row) };
         held.push(table.isMember(row) && this.#othersRemain(index, row) ? { ...key, remains: true } : key);

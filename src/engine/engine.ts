@@ -27,7 +27,7 @@ import { Waiters, type WaitId } from "./waiters.js";
  * Life of an engine, in this order:
  *   recover*, recoverRevision*, finishRecovery     the rows of the store
  *   beginRebuild, rebuildSome*                     every lease gets a deadline by this node's clock
- *   decide, apply, handOver, due*, durable, sweepSome   service
+ *   decide, apply, handOver, dropKeys, due*, durable, sweepSome   service
  *
  * Invariants:
  *  - `decide` changes nothing; `apply` is the only way into the state while serving, `recover` before that
@@ -58,6 +58,8 @@ export class Engine {
   readonly #ended = new EndedLeases();
   readonly #recovery = new Recovery(this.state);
   #durableRevision: Revision = 0;
+  /** The newest slice of keys that the ends of large leases left unnamed. */
+  #droppedAt: Revision = 0;
   #nowMs = -Infinity;
 
   leasesGranted = 0;
@@ -130,6 +132,25 @@ export class Engine {
   }
 
   /**
+   * What is to be done for the next keys that the ends of large leases left unnamed: they are gone for everybody already, their rows go
+   * now. To be applied like any decision, before anything else; its reply means nothing. One slice per batch: null until the one
+   * before is durable, and when there is none.
+   */
+  dropKeys(turn: Turn): Decision | null {
+    if (!this.#canDropKeys) return null;
+    this.#draft.begin(turn, { databaseIndex: 0, owner: "" });
+    this.#draft.endLeftKeys(this.#durableRevision, this.#draft.limits.keysEndedAtOnceMax);
+    const decision = this.#draft.finish(null);
+    if (decision.ops.length === 0) return null;
+    this.#droppedAt = this.#draft.revision;
+    return decision;
+  }
+
+  get #canDropKeys(): boolean {
+    return this.#droppedAt <= this.#durableRevision && this.state.hasLeftovers(this.#durableRevision);
+  }
+
+  /**
    * For WATCH: the revision at which a key that is there last changed; 0 for a key that is not, be it that its time is over. Two
    * equal answers: the key is as it was, but for a time that was moved in memory alone, or it was absent and is again.
    */
@@ -177,7 +198,8 @@ export class Engine {
 
   /** When the tick is needed next, monotonic milliseconds, perhaps in the past; null when it is not. */
   nextDueMs(): number | null {
-    if (this.state.hasSweepable(this.#durableRevision) || this.waiters.firstReady !== null) return this.#nowMs;
+    if (this.state.hasSweepable(this.#durableRevision) || this.#canDropKeys) return this.#nowMs;
+    if (this.waiters.firstReady !== null) return this.#nowMs;
     const dueMs = Math.min(this.#deadlines.nextDueMs(), this.waiters.nextDueMs());
     return dueMs === Infinity ? null : Math.max(dueMs, this.#nowMs);
   }
@@ -245,6 +267,7 @@ export class Engine {
         this.#beforeFlush(op.by, turn);
         return;
       case "lease-put":
+      case "lease-keys-end":
       case "key-put":
       case "key-end":
       case "script-put":
@@ -276,6 +299,7 @@ export class Engine {
         if (waiters.count > 0) waiters.touch(op.databaseIndex, op.key);
         return;
       case "lease-end":
+      case "lease-keys-end":
         if (waiters.count === 0) return;
         for (const { databaseIndex, key } of op.keys) waiters.touch(databaseIndex, key);
         return;

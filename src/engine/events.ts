@@ -1,5 +1,5 @@
 import { unreachable } from "./invariant.js";
-import type { KeyspaceEvent, LeaseEndOp, Op, StringEndOp } from "./op.js";
+import type { HeldKey, KeyspaceEvent, LeaseEndOp, LeaseEndReason, Op, StringEndOp } from "./op.js";
 import type { ByteString } from "./reply.js";
 
 /**
@@ -60,7 +60,9 @@ export function eventsOf(op: Op): readonly EngineEvent[] {
       return [released, { kind: "keyspace", databaseIndex, key, event: "del" }];
     }
     case "lease-end":
-      return eventsOfEnd(op);
+      return [{ kind: "lease", id: op.id, message: endMessage(op) }, ...eventsOfKeys(op.id, op.reason, op.keys)];
+    case "lease-keys-end":
+      return eventsOfKeys(op.leaseId, op.reason, op.keys);
     default:
       return unreachable(op);
   }
@@ -72,11 +74,16 @@ function eventsOfStringEnd({ databaseIndex, key, reason }: StringEndOp): readonl
   return [{ kind: "keyspace", databaseIndex, key, event: reason === "expired" ? "expired" : "del" }];
 }
 
-function eventsOfEnd(op: LeaseEndOp): readonly EngineEvent[] {
-  const events: EngineEvent[] = [{ kind: "lease", id: op.id, message: endMessage(op) }];
-  const event = op.reason === "expired" ? "expired" : "del";
-  for (const { databaseIndex, key, token, remains } of op.keys) {
-    events.push({ kind: "lock", key, message: `released ${op.id} ${token}` });
+/** Of keys that end with their lease. */
+export function eventsOfKeys(
+  leaseId: ByteString,
+  reason: LeaseEndReason,
+  keys: Iterable<HeldKey>,
+): readonly EngineEvent[] {
+  const events: EngineEvent[] = [];
+  const event = reason === "expired" ? "expired" : "del";
+  for (const { databaseIndex, key, token, remains } of keys) {
+    events.push({ kind: "lock", key, message: `released ${leaseId} ${token}` });
     if (remains !== true) events.push({ kind: "keyspace", databaseIndex, key, event });
   }
   return events;

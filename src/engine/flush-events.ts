@@ -1,7 +1,7 @@
-import type { EngineEvent } from "./events.js";
+import { eventsOfKeys, type EngineEvent } from "./events.js";
 import type { LeaseRow } from "./lease-table.js";
 import { DATABASE_COUNT } from "./limits.js";
-import type { Op } from "./op.js";
+import type { HeldKey, Op } from "./op.js";
 import type { State } from "./state.js";
 
 /**
@@ -25,8 +25,27 @@ export function flushEvents(state: State, ops: readonly Op[]): EngineEvent[] {
       events.push({ kind: "lease", id: state.leases.id(lease), message: "forced" });
       for (let index = 0; index < DATABASE_COUNT; index += 1) tellReleased(state, lease, index, events);
     }
+    for (const lease of state.leftovers(Infinity)) tellLeft(state, lease, op, events);
   }
   return events;
+}
+
+/** Keys that went with their lease before, and are told of only now: nobody could tell of them later. */
+function tellLeft(state: State, lease: LeaseRow, op: Op, events: EngineEvent[]): void {
+  for (let index = 0; index < DATABASE_COUNT; index += 1) {
+    if (op.kind === "flush-database" && op.databaseIndex !== index) continue;
+    const keys = heldKeys(state, lease, index);
+    events.push(...eventsOfKeys(state.leases.id(lease), state.leftoverReason(lease)!, keys));
+  }
+}
+
+function* heldKeys(state: State, lease: LeaseRow, databaseIndex: number): Iterable<HeldKey> {
+  const keys = state.keys(databaseIndex);
+  let row = keys.firstOf(lease);
+  for (let left = keys.countOf(lease); left > 0; left -= 1) {
+    yield { databaseIndex, key: keys.name(row), token: keys.token.get(row) };
+    row = keys.nextOf(row);
+  }
 }
 
 function tellReleased(state: State, lease: LeaseRow, databaseIndex: number, events: EngineEvent[]): void {

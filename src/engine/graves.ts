@@ -23,6 +23,12 @@ export class Graves {
     return this.#rows[this.#head]!;
   }
 
+  /** The rows of entries up to a revision, oldest first. Nothing is pushed or shifted meanwhile. */
+  *upTo(revision: Revision): Iterable<number> {
+    for (let at = this.#head; at < this.#rows.length && this.#revisions[at]! <= revision; at += 1)
+      yield this.#rows[at]!;
+  }
+
   /** Revisions never fall from one push to the next. */
   push(row: number, revision: Revision): void {
     this.#rows.push(row);

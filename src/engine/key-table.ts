@@ -83,6 +83,8 @@ export class KeyTable {
   /** By lease: one more than the row of the newest key of its ring, 0 without a ring. */
   readonly #ringEnds = new SparseInt32Column();
   readonly #ringSizes = new SparseInt32Column();
+  /** By lease: how many rows of its ring are members. */
+  readonly #memberCounts = new SparseInt32Column();
 
   readonly #sharings = new Map<KeyRow, Sharing>();
 
@@ -142,6 +144,11 @@ export class KeyTable {
     return this.#ringSizes.get(lease);
   }
 
+  /** How many of the lease's keys it shares, or might. */
+  membersOf(lease: LeaseRow): number {
+    return this.memberCount === 0 ? 0 : this.#memberCounts.get(lease);
+  }
+
   /** The oldest key of a lease, NO_KEY when it holds none here. */
   firstOf(lease: LeaseRow): KeyRow {
     const end = this.#ringEnds.get(lease);
@@ -194,6 +201,7 @@ export class KeyTable {
       this.#isMember.set(member, 1);
       sharing.byLease.set(lease, member);
       this.memberCount += 1;
+      this.#memberCounts.set(lease, this.#memberCounts.get(lease) + 1);
       this.link(member, lease);
     }
     return member;
@@ -208,7 +216,9 @@ export class KeyTable {
   removeMember(row: KeyRow, member: KeyRow): boolean {
     const sharing = this.sharing(row);
     invariant(sharing !== null, "a member has a key");
-    sharing.byLease.delete(this.#holders.get(member));
+    const lease = this.#holders.get(member);
+    sharing.byLease.delete(lease);
+    this.#memberCounts.set(lease, this.#memberCounts.get(lease) - 1);
     sharing.byToken.delete(this.token.get(member));
     this.unlink(member);
     this.#isMember.set(member, 0);

@@ -42,6 +42,12 @@ export const SCAN_COUNT_MAX = 10_000;
 /** Expiries handed to one command: a batch of rows and a slice of a turn (about 1 ms). */
 export const EXPIRIES_PER_TURN_MAX = 500;
 
+/**
+ * Keys of ended leases named in one command, and in each slice of what it left unnamed: a slice of a turn (about 1 ms). There is one
+ * slice per batch, so that a grant never waits for a batch of 100,000 rows.
+ */
+export const KEYS_ENDED_AT_ONCE_MAX = 1_000;
+
 /** Ended leases that LEASE.INFO still tells about. Memory only. */
 export const ENDED_LEASES_REMEMBERED_MAX = 10_000;
 
@@ -75,13 +81,15 @@ export const SCRIPT_BYTES_MAX = 16 * 1024 * 1024;
 export interface EngineLimits {
   /** Leases in all. V8's Map ends at 16.7 million entries; 10 million leave room and are about 3 GB. */
   readonly leasesMax: number;
-  /** Keys of one lease: a revoke deletes them all in one batch. */
+  /** Keys of one lease: those that it shares end in the turn in which it ends. */
   readonly keysPerLeaseMax: number;
   /** Keys in all, for the same reason as leases. */
   readonly keysMax: number;
   /** Commands that wait for one key, and in all: a waiter is about 1 KB. */
   readonly waitersPerKeyMax: number;
   readonly waitersMax: number;
+  /** KEYS_ENDED_AT_ONCE_MAX, but for tests. */
+  readonly keysEndedAtOnceMax: number;
   /** Bound of the clocks' rate error: every deadline is padded by this share of its TTL, in thousandths. 2 = 0.2 %. */
   readonly clockErrorPerMille: number;
 }
@@ -92,5 +100,6 @@ export const DEFAULT_ENGINE_LIMITS: EngineLimits = {
   keysMax: 10_000_000,
   waitersPerKeyMax: 100_000,
   waitersMax: 1_000_000,
+  keysEndedAtOnceMax: KEYS_ENDED_AT_ONCE_MAX,
   clockErrorPerMille: 2,
 };

@@ -78,7 +78,11 @@ export interface LeaseRequest {
   readonly ttlMs: number;
 }
 
-/** A lease ends, and all of its keys with it. The keys are named, so that the store needs no read to delete them. */
+/**
+ * A lease ends, and all of its keys with it. The keys are named, so that the store needs no read to delete them; but for those of a
+ * large lease, which `lease-keys-end` ops name one slice after the other. Until then their rows are in the store without a lease,
+ * or older than the lease of that id: rows that count for nothing.
+ */
 export interface LeaseEndOp {
   readonly kind: "lease-end";
   readonly id: ByteString;
@@ -87,6 +91,17 @@ export interface LeaseEndOp {
   readonly lateMs: number;
   /** Client name and address of whoever ended it; empty for an expiry. */
   readonly by: ByteString;
+  readonly keys: readonly HeldKey[];
+  /** True when the lease held more keys than are named here, none of them shared. */
+  readonly hasMore?: true;
+}
+
+/** Keys that the end of their lease left unnamed: dead since then, now gone from memory and store. */
+export interface LeaseKeysEndOp {
+  readonly kind: "lease-keys-end";
+  readonly leaseId: ByteString;
+  /** Why the lease ended. */
+  readonly reason: LeaseEndReason;
   readonly keys: readonly HeldKey[];
 }
 
@@ -190,6 +205,7 @@ interface FlushAllOp {
 export type Op =
   | LeasePutOp
   | LeaseEndOp
+  | LeaseKeysEndOp
   | KeyPutOp
   | KeyEndOp
   | StringPutOp

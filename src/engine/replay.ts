@@ -12,7 +12,10 @@ export function replay(state: State, op: Op, revision: Revision): void {
       state.putLease(op, revision);
       return;
     case "lease-end":
-      state.endLease(op.id, revision);
+      state.endLease(op, revision);
+      return;
+    case "lease-keys-end":
+      state.endLeftKeys(op);
       return;
     case "key-put":
       state.putKey(op, revision);

@@ -3,8 +3,17 @@ import { DATABASE_COUNT } from "./limits.js";
 import { Graves } from "./graves.js";
 import { KeyTable, NO_KEY, SHARED, type KeyRow } from "./key-table.js";
 import { LeaseTable, NO_LEASE, type LeaseRow } from "./lease-table.js";
-import type { KeyEndOp, KeyPutOp, LeasePutOp, Revision, StringEndOp, StringPutOp } from "./op.js";
-import type { ByteString } from "./reply.js";
+import type {
+  KeyEndOp,
+  KeyPutOp,
+  LeaseEndOp,
+  LeaseEndReason,
+  LeaseKeysEndOp,
+  LeasePutOp,
+  Revision,
+  StringEndOp,
+  StringPutOp,
+} from "./op.js";
 import { ScriptTable } from "./script-table.js";
 
 /**
@@ -16,6 +25,9 @@ import { ScriptTable } from "./script-table.js";
  * lease; its rows are swept in small slices once the end is durable. Until then they are what a reply of "absent" finds, with
  * the revision that it has to wait for.
  *
+ * The keys that the end of a large lease left unnamed have rows in the store still. So their rows here stay in the ring of the ended
+ * lease until an op names them; `sweep` does not touch them.
+ *
  * Invariants: `checkInvariants` in `audit.ts` holds after every op and every sweep.
  */
 export class State {
@@ -25,6 +37,9 @@ export class State {
   readonly scripts = new ScriptTable();
   readonly #tables: KeyTable[] = Array.from({ length: DATABASE_COUNT }, () => new KeyTable(0));
   readonly #leaseGraves = new Graves();
+  /** Ended leases with keys that no op has named yet, and why each ended; all of them are in the queue, by the revision of their end. */
+  readonly #leftovers = new Map<LeaseRow, LeaseEndReason>();
+  readonly #leftoverQueue = new Graves();
   readonly #keyGraves: Graves[] = Array.from({ length: DATABASE_COUNT }, () => new Graves());
   /** Tables that a FLUSHDB emptied, with the rows still to be looked at: the hidden leases of their keys are freed in slices. */
   #flushed: { readonly table: KeyTable; rowsLeft: number }[] = [];
@@ -65,6 +80,26 @@ export class State {
     return this.#flushed.length > 0;
   }
 
+  /** Why a lease ended that left keys unnamed, some of which are still there; null for any other row. */
+  leftoverReason(row: LeaseRow): LeaseEndReason | null {
+    return this.#leftovers.get(row) ?? null;
+  }
+
+  /** Ended leases whose end left keys unnamed. */
+  get leftoverCount(): number {
+    return this.#leftovers.size;
+  }
+
+  /** The same whose end is durable, oldest first. */
+  leftovers(durableRevision: Revision): Iterable<LeaseRow> {
+    return this.#leftoverQueue.upTo(durableRevision);
+  }
+
+  /** Whether `leftovers` names any. */
+  hasLeftovers(durableRevision: Revision): boolean {
+    return this.#leftoverQueue.oldestRevision <= durableRevision;
+  }
+
   /** Ended leases that wait to be swept. */
   get leaseGraveCount(): number {
     return this.#leaseGraves.size;
@@ -82,7 +117,7 @@ export class State {
   }
 
   /** Ends a lease and, by that, all its keys. Nothing for a lease that is not alive. */
-  endLease(id: ByteString, revision: Revision): void {
+  endLease({ id, reason, hasMore }: LeaseEndOp, revision: Revision): void {
     const row = this.leases.findLive(id);
     if (row === NO_LEASE) return;
     this.leases.end(row, revision);
@@ -90,13 +125,29 @@ export class State {
     for (let index = 0; bits !== 0; index += 1, bits >>>= 1) {
       if ((bits & 1) === 0) continue;
       const table = this.keys(index);
-      if (table.memberCount > 0) this.#leaveSharedKeys(index, row, revision);
+      if (table.membersOf(row) > 0) this.#leaveSharedKeys(index, row, revision);
       const count = table.countOf(row);
       if (count === 0) continue;
       table.liveCount -= count;
       table.anyChangedAt = revision;
     }
-    this.#leaseGraves.push(row, revision);
+    if (hasMore === true) {
+      this.#leftovers.set(row, reason);
+      this.#leftoverQueue.push(row, revision);
+    } else {
+      this.#leaseGraves.push(row, revision);
+    }
+  }
+
+  /** Frees keys of ended leases; nothing for one that somebody has got since. What reveals that they are absent is the lease's end. */
+  endLeftKeys({ keys }: LeaseKeysEndOp): void {
+    for (const { databaseIndex, key, token } of keys) {
+      const table = this.keys(databaseIndex);
+      const row = table.find(key);
+      if (row === NO_KEY || !this.#leftovers.has(table.holder(row)) || table.token.get(row) !== token) continue;
+      table.unlink(row);
+      table.sweep(row);
+    }
   }
 
   /** Attaches a key to a live lease, whoever held it, or changes its value. A shared key gets one more holder. */
@@ -233,6 +284,8 @@ export class State {
     for (let index = 0; index < DATABASE_COUNT; index += 1) this.flushDatabase(index, revision);
     this.leases.clear(revision);
     this.#leaseGraves.clear();
+    this.#leftovers.clear();
+    this.#leftoverQueue.clear();
     this.#flushed = [];
   }
 
@@ -241,6 +294,7 @@ export class State {
   /** True when rows wait whose end is durable up to `durableRevision`. */
   hasSweepable(durableRevision: Revision): boolean {
     if (this.#flushed.length > 0 || this.#leaseGraves.oldestRevision <= durableRevision) return true;
+    if (this.#hasEmptied(durableRevision)) return true;
     return this.#keyGraves.some((graves) => graves.oldestRevision <= durableRevision);
   }
 
@@ -277,6 +331,12 @@ export class State {
    */
   sweep(durableRevision: Revision, limit: number): boolean {
     let budget = limit;
+    for (; budget > 0 && this.#hasEmptied(durableRevision); budget -= 1) {
+      const row = this.#leftoverQueue.oldestRow;
+      this.#leftovers.delete(row);
+      this.#leftoverQueue.shift();
+      this.#leaseGraves.push(row, this.revision);
+    }
     while (budget > 0 && this.#leaseGraves.oldestRevision <= durableRevision) {
       const row = this.#leaseGraves.oldestRow;
       budget = this.#sweepKeysOf(row, budget);
@@ -303,6 +363,12 @@ export class State {
       }
     }
     return budget > 0 || !this.hasSweepable(durableRevision);
+  }
+
+  /** Whether the oldest of the leases that left keys unnamed has none any more. */
+  #hasEmptied(durableRevision: Revision): boolean {
+    const graves = this.#leftoverQueue;
+    return graves.oldestRevision <= durableRevision && this.keyCountOf(graves.oldestRow) === 0;
   }
 
   /** Frees keys of an ended lease; returns what is left of the budget, 0 when the lease may still have keys. */

@@ -174,6 +174,9 @@ export class OpModel {
         this.#leases.delete(op.id);
         for (const name of op.keys) this.#keys.delete(nameOf(name.databaseIndex, op.id, name.key));
         break;
+      case "lease-keys-end":
+        for (const name of op.keys) this.#keys.delete(nameOf(name.databaseIndex, op.leaseId, name.key));
+        break;
       case "key-put":
         this.#keys.set(nameOf(op.databaseIndex, op.leaseId, op.key), op);
         break;

@@ -83,6 +83,8 @@ export class ManualEngine {
       }
       const waitIds = this.engine.dueWaits(this.nowMs, EXPIRIES_PER_TURN_MAX);
       if (waitIds.length > 0) this.run({ kind: "wait-end", waitIds, reply: null });
+      const dropped = this.engine.dropKeys(this);
+      if (dropped !== null) this.apply(dropped);
       this.durable();
     }
     throw new Error("the tick finds no end");
