@@ -472,6 +472,13 @@ export class Draft {
     this.#append({ kind: "lease-keys-end", leaseId: this.state.leases.id(lease), reason, keys });
   }
 
+  /** Before a command is refused because a limit is reached: ends what is past its deadline, as much of it as one turn may. */
+  makeRoom(): void {
+    const due: LeaseRow[] = [];
+    this.deadlines.peekDue(this.#nowMs, EXPIRIES_PER_TURN_MAX, due);
+    for (const row of due) this.isAlive(row);
+  }
+
   /** Every command that waits in this place of a queue gets this answer. */
   wakeAll(waiter: Waiter, reply: Reply): void {
     for (const ask of waiter.asks) this.wake({ waitId: ask.id, reply });

@@ -77,6 +77,7 @@ function repeatGrant(draft: Draft, row: LeaseRow, nonce: ByteString | null): Rep
 
 function refuseGrant(draft: Draft, keyCount: number): ErrorReply | null {
   const { leasesMax, keysPerLeaseMax, keysMax } = draft.limits;
+  if (draft.leaseCount >= leasesMax || draft.keyCount + keyCount > keysMax) draft.makeRoom();
   if (draft.leaseCount >= leasesMax) return limitReached("leases", leasesMax);
   if (keyCount > keysPerLeaseMax) return limitReached("keys per lease", keysPerLeaseMax);
   if (keyCount > 0 && draft.keyCount + keyCount > keysMax) return limitReached("keys", keysMax);
@@ -219,6 +220,7 @@ export function hold(draft: Draft, leaseId: ByteString, key: ByteString, value: 
 export function refuseHold(draft: Draft, lease: LeaseRow, isNewKey: boolean): ErrorReply | null {
   const { keysPerLeaseMax, keysMax } = draft.limits;
   if (draft.state.keyCountOf(lease) >= keysPerLeaseMax) return limitReached("keys per lease", keysPerLeaseMax);
+  if (isNewKey && draft.keyCount >= keysMax) draft.makeRoom();
   if (isNewKey && draft.keyCount >= keysMax) return limitReached("keys", keysMax);
   return null;
 }

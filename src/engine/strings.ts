@@ -146,6 +146,7 @@ function putNew(
 
 function refuseKeys(draft: Draft, newKeys: number): ErrorReply | null {
   const { keysMax } = draft.limits;
+  if (newKeys > 0 && draft.keyCount + newKeys > keysMax) draft.makeRoom();
   return newKeys > 0 && draft.keyCount + newKeys > keysMax ? limitReached("keys", keysMax) : null;
 }
 

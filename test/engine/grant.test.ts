@@ -1,4 +1,6 @@
 import { describe, expect, test } from "vitest";
+import type { Command } from "#src/engine/command.js";
+import { EXPIRIES_PER_TURN_MAX, type EngineLimits } from "#src/engine/limits.js";
 import * as on from "./manual-engine.js";
 import { ManualEngine } from "./manual-engine.js";
 
@@ -204,6 +206,44 @@ describe("limits", () => {
     expect(server.reply(on.detach("a", "k"))).toBe(1);
     expect(server.reply(on.revoke("a"))).toBe(1);
     expect(server.reply(on.grant("b", 5_000, { keys: { k: "" } }))).toEqual(["b", 5_000, 5]);
+  });
+
+  describe("what is past its deadline takes no room, tick or no tick", () => {
+    test.each<[string, Partial<EngineLimits>, Command, Command]>([
+      ["leases", { leasesMax: 1 }, on.grant("old", 1_000), on.grant("b", 1_000)],
+      ["leases, of one without keys", { leasesMax: 1, keysMax: 0 }, on.grant("old", 1_000), on.grant("b", 1_000)],
+      [
+        "keys of leases",
+        { keysMax: 1 },
+        on.grant("old", 1_000, { keys: { k: "" } }),
+        on.grant("b", 1_000, { keys: { x: "" } }),
+      ],
+      ["plain keys", { keysMax: 1 }, on.setPx("old", "", 1_000), on.grant("b", 1_000, { keys: { x: "" } })],
+      ["plain keys, for a plain key", { keysMax: 1 }, on.setPx("old", "", 1_000), on.set("x", "")],
+      ["plain keys, for a lock", { keysMax: 1 }, on.setPx("old", "", 1_000), on.acquire("x", "holder")],
+      ["plain keys, for an attach", { keysMax: 1 }, on.setPx("old", "", 1_000), on.attach("holder", "x")],
+    ])("%s", (_, limits, former, command) => {
+      const server = new ManualEngine(limits);
+      if ("id" in command && command.kind !== "lease-grant") server.run(on.grant("holder", 60_000));
+      server.run(former);
+      server.advance(999);
+      expect(server.answer(command)).toMatch(/^OOM /);
+      server.advance(1);
+      const decision = server.run(command);
+      expect(String(on.plain(decision.reply))).not.toMatch(/^OOM /);
+      expect(decision.ops[0]).toMatchObject({ reason: "expired" });
+      server.engine.checkInvariants();
+    });
+
+    test("a refusal ends no more than one turn may", () => {
+      const server = new ManualEngine({ leasesMax: EXPIRIES_PER_TURN_MAX + 2 });
+      for (let index = 0; index <= EXPIRIES_PER_TURN_MAX; index += 1) server.run(on.setPx(`k${index}`, "", 1_000));
+      for (let index = 0; index < EXPIRIES_PER_TURN_MAX + 2; index += 1) server.run(on.grant(`l${index}`, 60_000));
+      server.advance(1_000);
+      const decision = server.run(on.grant("b", 1_000));
+      expect(on.plain(decision.reply)).toMatch(/^OOM /);
+      expect(decision.ops.length).toBe(EXPIRIES_PER_TURN_MAX);
+    });
   });
 
   test("what a grant itself clears away counts as room", () => {
