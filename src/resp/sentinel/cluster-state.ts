@@ -1,3 +1,4 @@
+import { generic } from "../../engine/errors.js";
 import { MapReply, type ByteString, type Reply } from "../../engine/reply.js";
 import type { Clock, ClusterView, NodeAddress } from "../../ports.js";
 
@@ -21,8 +22,7 @@ import type { Clock, ClusterView, NodeAddress } from "../../ports.js";
 /** What a Sentinel says in place of an address that it does not know. */
 const NO_HOST = "";
 const NO_PORT = 0;
-/** As above, for the master of a replica. */
-const NO_MASTER_HOST = "?";
+const NO_PRIMARY = generic("No primary is known here, so it cannot be told which nodes are its replicas");
 
 const QUORUM = 1;
 const PRIORITY = 100;
@@ -50,10 +50,11 @@ export class ClusterState {
     this.#switchedAtMs = this.#clock.monotonicMs();
   }
 
-  /** Nodes that are not known to be primary, this one among them, in the order of their ids. */
+  /** The nodes that stand by, this one among them, in the order of their ids; none while no primary is known. */
   replicas(): readonly NodeAddress[] {
-    const primaryId = this.view.primary()?.id;
-    return [this.view.self, ...this.view.others()].filter(({ id }) => id !== primaryId).sort(byId);
+    const primary = this.view.primary();
+    if (primary === null) return [];
+    return [this.view.self, ...this.view.others()].filter(({ id }) => id !== primary.id).sort(byId);
   }
 
   /** Other nodes that answer as a Sentinel. */
@@ -90,8 +91,13 @@ export class ClusterState {
     ]);
   }
 
-  replicaReplies(): Reply[] {
+  /**
+   * An error while no primary is known: any node may be it, so none can be called a replica. That error is also what makes
+   * node-redis, which takes the first Sentinel that answers MASTER and REPLICAS whatever the flags say, ask the next one.
+   */
+  replicasReply(): Reply {
     const primary = this.view.primary();
+    if (primary === null) return NO_PRIMARY;
     return this.replicas().map((node) =>
       record([
         ["name", hostAndPort(node)],
@@ -104,10 +110,10 @@ export class ClusterState {
         ["info-refresh", 0],
         ["role-reported", "slave"],
         ["role-reported-time", this.#heldMs()],
-        ["master-link-down-time", primary === null ? this.#downMs() : 0],
-        ["master-link-status", primary === null ? "err" : "ok"],
-        ["master-host", primary?.host ?? NO_MASTER_HOST],
-        ["master-port", primary?.port ?? NO_PORT],
+        ["master-link-down-time", 0],
+        ["master-link-status", "ok"],
+        ["master-host", primary.host],
+        ["master-port", primary.port],
         ["slave-priority", PRIORITY],
         // Nothing is copied from node to node.
         ["slave-repl-offset", 0],

@@ -98,7 +98,13 @@ function sentinelRow(state: ClusterState): CommandRow {
       ]),
       withoutName("myid", "Tells the id of this node.", "40 hexadecimal digits", () => state.view.self.id),
       ...["replicas", "slaves"].map((name) =>
-        ofMaster(state, name, "Describes the nodes that stand by.", "array of maps", () => state.replicaReplies()),
+        ofMaster(
+          state,
+          name,
+          "Describes the nodes that stand by.",
+          "array of maps; an error while no primary is known",
+          () => state.replicasReply(),
+        ),
       ),
       ofMaster(state, "sentinels", "Describes the other nodes that answer as a Sentinel.", "array of maps", () =>
         state.sentinelReplies(),
