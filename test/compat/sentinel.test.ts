@@ -140,16 +140,20 @@ function nodeRedis(sentinelRootNodes: Endpoints, version: 5 | 6, RESP: 2 | 3): C
   };
 }
 
-const CLIENTS: readonly [string, (sentinels: Endpoints) => Client][] = [
-  ["ioredis 5", (sentinels) => ioredis(sentinels, 5, { failoverDetector: false })],
-  ["ioredis 5 with failover detector", (sentinels) => ioredis(sentinels, 5, { failoverDetector: true })],
-  ["ioredis 6", (sentinels) => ioredis(sentinels, 6, { failoverDetector: false })],
-  ["ioredis 6 with failover detector", (sentinels) => ioredis(sentinels, 6, { failoverDetector: true })],
-  ["node-redis 5, RESP2", (sentinels) => nodeRedis(sentinels, 5, 2)],
-  ["node-redis 5, RESP3", (sentinels) => nodeRedis(sentinels, 5, 3)],
-  ["node-redis 6, RESP2", (sentinels) => nodeRedis(sentinels, 6, 2)],
-  ["node-redis 6, RESP3", (sentinels) => nodeRedis(sentinels, 6, 3)],
+/** Those with `true` listen to the Sentinel port's events. */
+const CLIENTS: readonly [string, boolean, (sentinels: Endpoints) => Client][] = [
+  ["ioredis 5", false, (sentinels) => ioredis(sentinels, 5, { failoverDetector: false })],
+  ["ioredis 5 with failover detector", true, (sentinels) => ioredis(sentinels, 5, { failoverDetector: true })],
+  ["ioredis 6", false, (sentinels) => ioredis(sentinels, 6, { failoverDetector: false })],
+  ["ioredis 6 with failover detector", true, (sentinels) => ioredis(sentinels, 6, { failoverDetector: true })],
+  ["node-redis 5, RESP2", true, (sentinels) => nodeRedis(sentinels, 5, 2)],
+  ["node-redis 5, RESP3", true, (sentinels) => nodeRedis(sentinels, 5, 3)],
+  ["node-redis 6, RESP2", true, (sentinels) => nodeRedis(sentinels, 6, 2)],
+  ["node-redis 6, RESP3", true, (sentinels) => nodeRedis(sentinels, 6, 3)],
 ];
+
+const isListenedTo = ({ server }: TestSentinel): boolean =>
+  [...server.connections()].some(({ subscriptions }) => subscriptions !== null);
 
 let cluster: HandledCluster;
 const clients: Client[] = [];
@@ -164,7 +168,7 @@ function useCluster(): void {
   });
 }
 
-describe.each(CLIENTS)("%s", (_name, make) => {
+describe.each(CLIENTS)("%s", (_name, listens, make) => {
   useCluster();
 
   async function connected(): Promise<Client> {
@@ -198,6 +202,20 @@ describe.each(CLIENTS)("%s", (_name, make) => {
     const client = await connected();
     await within("a command", client.set("a", "1"));
     expect(await cluster.valueOf("a")).toBe("1");
+  });
+
+  test.runIf(listens)("follows a switch that only the events tell of", async () => {
+    const client = await connected();
+    await client.set("a", "1");
+    // The former primary has not noticed: it closes no connection and would still take every command.
+    await until("the client to listen to the Sentinel ports", () =>
+      cluster.members.some(({ sentinel }) => isListenedTo(sentinel)),
+    );
+    await cluster.promote(cluster.member(1));
+    await until("a command to reach the new primary", async () => {
+      await client.set("b", "2");
+      return (await cluster.valueOf("b")) === "2";
+    });
   });
 
   test("passes by Sentinel ports that are not there", async () => {
