@@ -3,7 +3,7 @@
  * ends with one plain line, `N passed, N failed`, counted from vitest's own results. Arguments go to vitest:
  * `npm test -- test/engine`.
  *
- * As root on Debian, missing tools are installed. Elsewhere the suites that need them are skipped, each with a line that
+ * As root on Debian, missing tools are installed, but for optional ones, which take more than half a minute. Elsewhere the suites that need them are skipped, each with a line that
  * says so (`test/support/tools.ts`); with CI=true they fail, and lint, format and a short run on every supported version of Node count as further checks.
  */
 import { spawnSync } from "node:child_process";
@@ -23,7 +23,7 @@ function missingTools() {
 }
 
 function installMissingTools() {
-  const missing = missingTools();
+  const missing = missingTools().filter((tool) => tool.isOptional !== true);
   if (missing.length === 0) return;
   const packages = [...new Set(missing.map((tool) => tool.package))];
   if (process.getuid?.() === 0 && spawnSync("apt-get", ["--version"], { stdio: "ignore" }).status === 0) {
@@ -31,7 +31,8 @@ function installMissingTools() {
     spawnSync(join(root, "scripts/install-test-tools.sh"), packages, { stdio: "inherit" });
   }
   for (const tool of missingTools()) {
-    const consequence = inCi ? "suites that need it will fail" : "suites that need it are skipped";
+    const consequence =
+      inCi && tool.isOptional !== true ? "suites that need it will fail" : "suites that need it are skipped";
     console.log(`missing test tool ${tool.name} (Debian package ${tool.package}): ${consequence}`);
   }
 }

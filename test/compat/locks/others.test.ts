@@ -1,5 +1,6 @@
 import { Redlock as KitRedlock, type RedlockInstance } from "@redis-kit/lock";
 import { createLock as createMicrofleetLock, type Lock as MicrofleetLock } from "@microfleet/ioredis-lock";
+import { createLock as createIoredisLock, type Lock as IoredisLock } from "ioredis-lock";
 import makeWarlock from "node-redis-warlock";
 import { createLock as createRedisLock, type RedisLock } from "redislock";
 import { tryLock, type ReleaseFunc } from "simple-redis-mutex";
@@ -21,6 +22,24 @@ describe("@microfleet/ioredis-lock 6.0.1", () => {
       return {
         acquire: (resource, ttlMs) =>
           gotten(createMicrofleetLock(client as never, { timeout: ttlMs, ...once }).acquire(resource), isLockError),
+        extend: (lock, ttlMs) => succeeds(lock.extend(ttlMs), isLockError),
+        release: (lock) => succeeds(lock.release(), isLockError),
+        close: () => Promise.resolve(client.disconnect()),
+      };
+    },
+  });
+});
+
+describe("ioredis-lock 4.0.0", () => {
+  testLockLibrary<IoredisLock>({
+    keyOf: asItIs,
+    open: (port) => {
+      const client = connectIoredis(port);
+      return {
+        acquire: async (resource, ttlMs) => {
+          const lock = createIoredisLock(client, { timeout: ttlMs, ...once });
+          return (await succeeds(lock.acquire(resource), isLockError)) ? lock : null;
+        },
         extend: (lock, ttlMs) => succeeds(lock.extend(ttlMs), isLockError),
         release: (lock) => succeeds(lock.release(), isLockError),
         close: () => Promise.resolve(client.disconnect()),
@@ -110,7 +129,8 @@ describe("@redis-kit/lock 0.1.0-3", () => {
         acquire: (resource, ttlMs) => redlock.acquire(resource, ttlMs),
         extend: (lock, ttlMs) => lock.extend(ttlMs),
         release: (lock) => lock.release(),
-        holdWhile: (resource, ttlMs, work) => redlock.withLock(resource, ttlMs, work, { extensionThresholdMs: 500 }),
+        holdWhile: (resource, ttlMs, work) =>
+          redlock.withLock(resource, ttlMs, work, { extensionThresholdMs: ttlMs / 2 }),
         close: () => Promise.resolve(client.destroy()),
       };
     },

@@ -36,7 +36,7 @@ describe("redlock 4.2.0", () => {
 
 interface RedlockOfFive<Lock> {
   acquire(resources: string[], ttlMs: number): Promise<Lock>;
-  using(resources: string[], ttlMs: number, routine: () => Promise<void>): Promise<void>;
+  using(resources: string[], ttlMs: number, settings: object, routine: () => Promise<void>): Promise<void>;
 }
 
 interface LockOfFive {
@@ -58,7 +58,8 @@ function testRedlockOfFive<Lock extends LockOfFive>(
         acquire: (resource, ttlMs) => gotten(redlock.acquire([resource], ttlMs), isRefusal),
         extend: (lock, ttlMs) => succeeds(lock.extend(ttlMs), isRefusal),
         release: (lock) => succeeds(lock.release(), isRefusal),
-        holdWhile: (resource, ttlMs, work) => redlock.using([resource], ttlMs, work),
+        holdWhile: (resource, ttlMs, work) =>
+          redlock.using([resource], ttlMs, { automaticExtensionThreshold: ttlMs / 2 }, work),
         close: async () => {
           client.disconnect();
           return Promise.resolve();
@@ -68,7 +69,7 @@ function testRedlockOfFive<Lock extends LockOfFive>(
   });
 }
 
-const settings = { retryCount: 0, automaticExtensionThreshold: 500 };
+const settings = { retryCount: 0 };
 
 describe("redlock 5.0.0-beta.2", () => {
   testRedlockOfFive<Lock5>(

@@ -20,7 +20,35 @@ declare module "redlock5" {
   export default class Redlock {
     constructor(clients: Iterable<unknown>, settings: object);
     acquire(resources: string[], ttlMs: number): Promise<Lock>;
-    using(resources: string[], ttlMs: number, routine: () => Promise<void>): Promise<void>;
+    using(resources: string[], ttlMs: number, settings: object, routine: () => Promise<void>): Promise<void>;
+  }
+}
+
+declare module "ioredis-lock" {
+  export interface Lock {
+    acquire(key: string): PromiseLike<void>;
+    extend(ttlMs: number): PromiseLike<void>;
+    release(): PromiseLike<void>;
+  }
+  export function createLock(client: unknown, options: object): Lock;
+}
+
+declare module "redis-lock" {
+  type Release = () => Promise<unknown>;
+  /** Waits, asking every `retryMs`, until it has the lock. */
+  type Lock = (name: string, ttlMs: number) => Promise<Release>;
+  export default function redisLock(client: unknown, retryMs: number): Lock;
+}
+
+declare module "murlock/dist/als/als.service.js" {
+  export class AsyncStorageService {
+    constructor(manager: unknown);
+  }
+}
+
+declare module "murlock/dist/als/als-manager.js" {
+  export class AsyncStorageManager {
+    constructor(storage: unknown);
   }
 }
 
