@@ -45,11 +45,11 @@ const SCENARIOS: Record<
   "keepalive-durable": {
     title: "KEEPALIVE against PEXPIRE under appendfsync always",
     run: keepAliveDurable,
-    plannedS: 110,
+    plannedS: 105,
   },
-  latency: { title: "Keep-alive latency on a fixed schedule", run: latency, plannedS: 160 },
+  latency: { title: "Keep-alive latency on a fixed schedule", run: latency, plannedS: 165 },
   tmpfs: { title: "KEEPALIVE with data on disk against data in memory", run: tmpfs, plannedS: 38 },
-  grant: { title: "GRANT with one key against SET NX PX under appendfsync always", run: grant, plannedS: 65 },
+  grant: { title: "GRANT with one key against SET NX PX under appendfsync always", run: grant, plannedS: 75 },
   "lock-cycle": {
     title: "Locks taken and given back, against SET NX PX and the release script",
     run: lockCycle,
@@ -58,10 +58,10 @@ const SCENARIOS: Record<
   "lock-contention": {
     title: "One lock that fifty clients want, against libraries that poll",
     run: lockContention,
-    plannedS: 60,
+    plannedS: 90,
   },
   script: { title: "Scripts of lock libraries, by CPU time", run: script, plannedS: 80 },
-  etcd: { title: "Against etcd, by CPU time", run: etcd, plannedS: 180 },
+  etcd: { title: "Against etcd, by CPU time", run: etcd, plannedS: 190 },
   million: { title: "A million leases", run: million, plannedS: 210 },
 };
 

@@ -106,9 +106,20 @@ function ofScripts(cells: readonly Cell[]): Aim[] {
       (cell) => operations.includes(cell.operation),
       (cell) => cell.operation.replace("EVALSHA ", ""),
     );
+  const absolute = cells
+    .filter(({ scenario, system, operation }) => {
+      return scenario === "script" && system === "leasehold" && operation !== "EVALSHA release";
+    })
+    .map((cell) => ({
+      label: cell.operation.replace("EVALSHA ", ""),
+      value: cell.median.cpuUsPerOp,
+      range: null,
+    }));
   const inMemory = reached("redis-memory", ["EVALSHA extend", "EVALSHA release, refused"]);
   return [
     aim("CPU per EVALSHA that writes nothing : Redis, no persistence", "<=", 3, "x", inMemory),
+    // The aim is so much beyond the same commands one by one; what the whole script stays below is met all the more.
+    aim("CPU per EVALSHA that writes nothing, all of it", "<=", 25, "us", absolute),
     aim(
       "CPU per EVALSHA that deletes : Redis, appendfsync always",
       "<=",

@@ -40,13 +40,13 @@ export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, str
     bars("CPU time of the server per durable grant", "us", cells, "cpuUsPerOp", connected),
   );
   add("lock-cycle", of("lock-cycle"), (cells) =>
-    bars("Acquire and release, each client its own lock", "cycles per second", cells, "opsPerSecond", connected),
+    bars("Acquire and release per second, each client its own lock", "per second", cells, "opsPerSecond", connected),
   );
   add("lock-cycle-cpu", of("lock-cycle"), (cells) =>
     bars("CPU time of the server per acquire and release", "us", cells, "cpuUsPerOp", connected),
   );
   add("lock-contention", of("lock-contention"), (cells) =>
-    bars("One lock, handed from client to client", "hand-overs per second", cells, "opsPerSecond", clients),
+    bars("Hand-overs per second of one lock that fifty clients want", "per second", cells, "opsPerSecond", clients),
   );
   add("lock-contention-waits", of("lock-contention"), (cells) =>
     percentileChart(

@@ -112,7 +112,7 @@ export interface Aim {
   readonly complete: boolean;
   readonly comparison: ">=" | "<=" | "<";
   readonly target: number;
-  /** `x` for ratios, else `B`, `s`, `ms`, `%`. */
+  /** `x` for ratios, else `B`, `s`, `ms`, `us`, `%`. */
   readonly unit: string;
   readonly reached: readonly { readonly label: string; readonly value: number; readonly range: RatioOfRounds | null }[];
   /** null: not measured in this run. */

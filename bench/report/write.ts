@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { aimsOf } from "./aims.js";
 import { plotsOf } from "./plots.js";
 import type { Results, ScenarioOutcome } from "./results.js";
-import { aimsTable, cellsTable, figuresTable, markdown, scenariosTable } from "./tables.js";
+import { aimsTable, cellsTable, figure, figuresTable, markdown, scenariosTable } from "./tables.js";
 
 /**
  * Puts a run into a directory: results.json, results.md and the plots. All but the first can be made again from it. In the middle
@@ -43,13 +43,14 @@ export function includeInReadme(readmePath: string, results: Results, resultsPat
     BEGIN,
     "",
     machineLine(results),
+    ...diskLine(results),
     ...missingLine(results.scenarios),
     "",
     `All figures: [results.md](${resultsPath}/results.md), [results.json](${resultsPath}/results.json).`,
     "",
     `![How far each aim was reached](${resultsPath}/aims.svg)`,
     "",
-    "Ratios are medians over rounds, lowest and highest round in parentheses; `x` is Leasehold's figure by the other's.",
+    "`A : B` is A's figure by B's, round by round: the median, lowest and highest round in parentheses.",
     "",
     markdown(aimsTable(aimsOf(results))),
     "",
@@ -69,7 +70,7 @@ function page(results: Results, plots: readonly string[]): string {
     "",
     "## Aims",
     "",
-    "Ratios are medians over rounds, lowest and highest round in parentheses.",
+    "`A : B` is A's figure by B's, round by round: the median, lowest and highest round in parentheses.",
     "",
     markdown(aimsTable(aimsOf(results))),
     "",
@@ -91,6 +92,14 @@ function page(results: Results, plots: readonly string[]): string {
     "",
     ...plots.map((name) => `![${name}](${name})\n`),
   ].join("\n");
+}
+
+/** What every durable figure stands on. */
+function diskLine({ figures }: Results): string[] {
+  const shown = ["fdatasync/p50", "fdatasync/p99"].map((name) => figures.find((each) => each.name === name)?.value);
+  const [p50Ms, p99Ms] = shown;
+  if (p50Ms === undefined || p99Ms === undefined) return [];
+  return [`An append and fdatasync took ${figure(p50Ms)} ms (median), ${figure(p99Ms)} ms (99th percentile).`];
 }
 
 /** What a reader would otherwise take for measured. */

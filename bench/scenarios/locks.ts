@@ -142,7 +142,8 @@ function contender(
       // A run ends with the lock held or asked for: each has its own.
       lock: `contended:${way.replaceAll(" ", "-")}:${round}`,
       warmupMs: CONTENTION_WARMUP_MS,
-      durationMs: bench.options.roundMs,
+      // Waits are long here: a turn has to be longer than most of them.
+      durationMs: bench.options.roundMs * 2,
     }),
   };
 }

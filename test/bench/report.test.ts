@@ -139,7 +139,7 @@ describe("aims of locks", () => {
       cell({ ...shape, operation: "EVALSHA release", system: "redis-always" }, 1, 8),
     ];
     const scripts = resultsOf(["script"], null, cells);
-    expect(aimNamed(scripts, "EVALSHA that writes nothing").reached.map(({ value }) => value)).toEqual([2]);
+    expect(aimNamed(scripts, "EVALSHA that writes nothing : Redis").reached.map(({ value }) => value)).toEqual([2]);
     expect(aimNamed(scripts, "EVALSHA that deletes").reached.map(({ value }) => value)).toEqual([5]);
   });
 });
