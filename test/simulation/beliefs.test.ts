@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Command } from "#src/engine/command.js";
+import type { LockMode } from "#src/engine/op.js";
 import type { Reply } from "#src/engine/reply.js";
 import { Beliefs } from "./beliefs.js";
 import type { ClientClock, DecisionRecord, LeasePromise, SimRequest } from "./request.js";
@@ -29,7 +30,13 @@ function setting(clockRate = 1) {
   ): void => {
     if (client === undefined) throw new Error("no such client");
     order += 1;
-    const decision: DecisionRecord = { reply, order, requiredRevision: 0, promises, instance, changedSomething: true };
+    const token = Array.isArray(reply) ? Number(reply[2]) : Number(reply);
+    const isTaking =
+      command.kind === "lease-grant" || command.kind === "lease-attach" || command.kind === "lock-acquire";
+    const mode = command.kind === "lock-acquire" ? command.mode : ({ kind: "exclusive" } as const);
+    const acquired = isTaking && reply !== null ? [{ name: "0:k", token, mode }] : [];
+    const part = { command, reply, order, promises, instance, acquired, changedSomething: true };
+    const decision: DecisionRecord = { reply, requiredRevision: 0, parts: [part] };
     const request: SimRequest = {
       number: order,
       client,
@@ -71,7 +78,14 @@ function setting(clockRate = 1) {
       [{ instance: `${id}#${token}`, ms: ttlMs }],
       sentAtTrueMs,
     );
-  return { world, beliefs, a, b, grant, keepAlive, hear };
+  /** The lease gets the key `k` as a lock, once it has been granted. */
+  const acquire = (client: ClientClock | undefined, id: string, token: number, mode: LockMode): void => {
+    hear(client, { kind: "lease-grant", id, ttlMs: 100, keys: [], label: null, request: null }, null, `${id}#0`, [
+      { instance: `${id}#0`, ms: 100 },
+    ]);
+    hear(client, { kind: "lock-acquire", key: "k", id, value: null, mode, blockMs: null }, token, `${id}#0`, []);
+  };
+  return { world, beliefs, a, b, grant, keepAlive, acquire, hear };
 }
 
 describe("exclusion", () => {
@@ -155,6 +169,49 @@ describe("exclusion", () => {
     beliefs.ttlShortened("a#1", 5);
     keepAlive(a, "a", 1, 100);
     grant(b, "b", 2, 100);
+  });
+});
+
+describe("locks", () => {
+  const exclusive: LockMode = { kind: "exclusive" };
+  const shared: LockMode = { kind: "shared" };
+  const limit = (permits: number): LockMode => ({ kind: "limit", permits });
+
+  test.each<[LockMode, LockMode, boolean]>([
+    [exclusive, exclusive, false],
+    [shared, shared, true],
+    [shared, exclusive, false],
+    [limit(2), limit(2), true],
+    [limit(1), limit(1), false],
+    [limit(2), limit(3), false],
+    [shared, limit(2), false],
+  ])("%o and %o at once: %s", (first, second, isSound) => {
+    const { a, b, acquire } = setting();
+    acquire(a, "a", 1, first);
+    const act = (): void => acquire(b, "b", 2, second);
+    if (isSound) act();
+    else expect(act).toThrow("I1-exclusion");
+  });
+
+  test("a semaphore of two has no third", () => {
+    const { a, b, acquire } = setting();
+    acquire(a, "a", 1, limit(2));
+    acquire(b, "b", 2, limit(2));
+    expect(() => acquire(b, "c", 3, limit(2))).toThrow("I1-exclusion");
+  });
+
+  test("a release under another token gives nothing back", () => {
+    for (const [token, isGivenBack] of [
+      [1, true],
+      [7, false],
+    ] as const) {
+      const { beliefs, a, b, acquire } = setting();
+      acquire(a, "a", 1, exclusive);
+      if (a !== undefined) beliefs.givesBackKey(a, "0:k", "a", token);
+      const act = (): void => acquire(b, "b", 2, exclusive);
+      if (isGivenBack) act();
+      else expect(act).toThrow("I1-exclusion");
+    }
   });
 });
 

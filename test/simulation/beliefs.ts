@@ -1,6 +1,7 @@
 import type { ByteString } from "#src/engine/reply.js";
-import { keyName } from "./model.js";
-import type { ClientClock, SimRequest } from "./request.js";
+import type { LockMode } from "#src/engine/op.js";
+import { isSameMode } from "./model.js";
+import type { Acquired, ClientClock, DecisionPart, SimRequest } from "./request.js";
 import { check } from "./violation.js";
 import type { World } from "./sim-world.js";
 
@@ -24,6 +25,7 @@ interface LeaseBelief {
 interface Hold {
   readonly belief: LeaseBelief;
   readonly token: number;
+  readonly mode: LockMode;
 }
 
 export class Beliefs {
@@ -76,12 +78,19 @@ export class Beliefs {
     }
   }
 
-  /** The client gives a key back with the request that it is about to send. */
-  givesBackKey(client: ClientClock, name: string): void {
+  /**
+   * The client gives a key back with the request that it is about to send: whatever it has of it, or only what it has for one lease
+   * (`id`), or only what it got under one token.
+   */
+  givesBackKey(client: ClientClock, name: string, id: ByteString | null = null, token: number | null = null): void {
     const holds = this.#holds.get(name) ?? [];
+    const isMeant = (hold: Hold): boolean =>
+      hold.belief.client === client &&
+      (id === null || hold.belief.instance.startsWith(`${id}#`)) &&
+      (token === null || hold.token === token);
     this.#holds.set(
       name,
-      holds.filter((hold) => hold.belief.client !== client),
+      holds.filter((hold) => !isMeant(hold)),
     );
   }
 
@@ -96,22 +105,21 @@ export class Beliefs {
 
   /** A reply reached the client that sent the request. */
   hears(request: SimRequest): void {
-    const { client, command, decision, databaseIndex } = request;
-    if (decision === null) return;
-    for (const { instance, ms } of decision.promises) {
+    for (const part of request.decision?.parts ?? []) this.#hearsPart(request, part);
+  }
+
+  #hearsPart(request: SimRequest, part: DecisionPart): void {
+    const { client } = request;
+    const { command, instance } = part;
+    for (const promise of part.promises) {
       // Looking at somebody's lease is not holding it.
-      const mayBegin = command.kind === "lease-grant";
-      const belief = this.#beliefIn(client, instance, mayBegin);
-      const counts = decision.order >= (this.#countsFrom.get(instance) ?? 0);
-      if (belief !== null && counts) belief.untilMs = Math.max(belief.untilMs, request.sentAtMs + ms);
+      const mayBegin = command.kind === "lease-grant" || (command.kind === "string-set" && part.acquired.length > 0);
+      const belief = this.#beliefIn(client, promise.instance, mayBegin);
+      const counts = part.order >= (this.#countsFrom.get(promise.instance) ?? 0);
+      if (belief !== null && counts) belief.untilMs = Math.max(belief.untilMs, request.sentAtMs + promise.ms);
     }
-    const { instance, reply } = decision;
     if (instance === null) return;
-    if (command.kind === "lease-grant" && Array.isArray(reply)) {
-      for (const { key } of command.keys) this.#hold(request, instance, keyName(databaseIndex, key), Number(reply[2]));
-    } else if (command.kind === "lease-attach" && typeof reply === "number") {
-      this.#hold(request, instance, keyName(databaseIndex, command.key), reply);
-    }
+    for (const acquired of part.acquired) this.#hold(request, part, instance, acquired);
     this.#checkKeysOf(client, instance);
   }
 
@@ -130,7 +138,7 @@ export class Beliefs {
     return belief;
   }
 
-  #hold(request: SimRequest, instance: string, name: string, token: number): void {
+  #hold(request: SimRequest, part: DecisionPart, instance: string, { name, token, mode }: Acquired): void {
     const owner = this.#tokenOwners.get(`${name}#${token}`);
     check(
       owner === undefined || owner === instance,
@@ -140,13 +148,13 @@ export class Beliefs {
     this.#tokenOwners.set(`${name}#${token}`, instance);
     const known = request.tokensKnown.get(name) ?? 0;
     // A repeated request gets its first reply again, whatever happened since.
-    const isNews = owner === undefined && request.decision?.changedSomething === true;
+    const isNews = owner === undefined && part.changedSomething;
     check(!isNews || token > known, "I2-tokens", () => `${name} is taken with token ${token} after ${known} was known`);
     this.#tokensKnown.set(name, Math.max(token, this.#tokensKnown.get(name) ?? 0));
     const belief = this.#beliefIn(request.client, instance, false);
     if (belief === null) return;
     const holds = this.#holds.get(name) ?? [];
-    if (!holds.some((hold) => hold.belief === belief && hold.token === token)) holds.push({ belief, token });
+    if (!holds.some((hold) => hold.belief === belief && hold.token === token)) holds.push({ belief, token, mode });
     this.#holds.set(name, holds);
   }
 
@@ -159,12 +167,11 @@ export class Beliefs {
         name,
         holds.filter((hold) => !this.#keysTakenAway.has(`${name}#${hold.token}`)),
       );
-      const others = believed.filter((hold) => hold.belief.instance !== believed[0]?.belief.instance);
       const text = (): string =>
         `${name} is believed held at once by ${believed
           .map(({ belief, token }) => `client ${belief.client.index} with ${belief.instance} (token ${token})`)
           .join(" and ")}`;
-      check(others.length === 0, "I1-exclusion", text);
+      check(goTogether(believed), "I1-exclusion", text);
     }
   }
 
@@ -176,4 +183,13 @@ export class Beliefs {
       !this.#keysTakenAway.has(`${name}#${token}`)
     );
   }
+}
+
+/** Whether these may hold one key at one moment: one lease, or readers, or no more leases than a semaphore has permits. */
+function goTogether(holds: readonly Hold[]): boolean {
+  const leases = new Set(holds.map((hold) => hold.belief.instance));
+  const [first] = holds;
+  if (first === undefined || leases.size === 1) return true;
+  if (!holds.every((hold) => isSameMode(hold.mode, first.mode))) return false;
+  return first.mode.kind === "shared" || (first.mode.kind === "limit" && leases.size <= first.mode.permits);
 }

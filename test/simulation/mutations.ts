@@ -2,14 +2,19 @@ import { Committer } from "#src/durability/committer.js";
 import { ReleaseQueue } from "#src/durability/release-queue.js";
 import type { Command } from "#src/engine/command.js";
 import { Shortening } from "#src/engine/draft.js";
+import { BlockedSessions, GrantsUnderway } from "#src/blocked-sessions.js";
+import { Chain, Link } from "#src/engine/chain.js";
 import { Engine, type Decision } from "#src/engine/engine.js";
+import { Waiter, Waiters } from "#src/engine/waiters.js";
 import { NO_LEASE } from "#src/engine/lease-table.js";
 import type { Op, Revision } from "#src/engine/op.js";
-import type { Reply } from "#src/engine/reply.js";
+import { ErrorReply, type Reply } from "#src/engine/reply.js";
+import { SimHost } from "./sim-host.js";
+import { SimSession } from "./sim-session.js";
 import type { Session } from "#src/ports.js";
 import { simulate, type SimulationOptions, type SimulationResult } from "./simulation.js";
 import type { DiskBugs } from "./sim-store.js";
-import type { Swarm } from "./swarm.js";
+import type { Operation, Swarm } from "./swarm.js";
 import type { RuleName } from "./violation.js";
 
 /**
@@ -73,6 +78,50 @@ function decideWithoutTime(kind: Command["kind"], nowMs: number): () => void {
 const withCrashes = (swarm: Swarm): Swarm => ({
   ...swarm,
   operator: { ...swarm.operator, crashMs: (swarm.workload.requests * swarm.workload.thinkMsMean) / 20 },
+});
+
+/** Locks, and little else: many clients, few keys, leases that live for a while. */
+const withLocks = (swarm: Swarm): Swarm => ({
+  ...swarm,
+  workload: {
+    ...swarm.workload,
+    clients: 4,
+    keys: 2,
+    leaseIds: 2,
+    patienceMs: 200 * swarm.workload.thinkMsMean,
+    weights: new Map<Operation, number>([
+      ["grant", 6],
+      ["keep-alive", 6],
+      ["revoke", 1],
+      ["acquire", 3],
+      ["acquire-block", 12],
+      ["release", 8],
+      ["release-token", 4],
+    ]),
+  },
+});
+
+/** Steps of several commands, most of which write. */
+const withSteps = (swarm: Swarm): Swarm => {
+  const { workload } = withLocks(swarm);
+  return { ...swarm, workload: { ...workload, weights: new Map([...workload.weights, ["set", 4], ["step", 8]]) } };
+};
+
+const withStrings = (swarm: Swarm): Swarm => ({
+  ...swarm,
+  workload: {
+    ...swarm.workload,
+    keys: 2,
+    weights: new Map<Operation, number>([
+      ["set-nx", 6],
+      ["set", 2],
+      ["delete-if", 2],
+      ["expire", 6],
+      ["key-ttl", 2],
+      ["get", 2],
+      ["grant", 1],
+    ]),
+  },
 });
 
 export const MUTATIONS = {
@@ -313,6 +362,239 @@ export const MUTATIONS = {
       operator: { ...swarm.operator, stepDownMs: (swarm.workload.requests * swarm.workload.thinkMsMean) / 20 },
     }),
     install: () => replace(Committer.prototype, "drain", () => (done) => done()),
+  },
+  // Locks, strings, steps
+  "keys-are-handed-on-later": {
+    bug: "a key that is set free is handed on by the tick, not in the turn that freed it",
+    foundBy: ["I7-order", "atomic"],
+    adjust: withLocks,
+    install: () => {
+      let calls = 0;
+      return replace(
+        Engine.prototype,
+        "handOver",
+        (handOver) =>
+          function late(this: Engine, turn) {
+            calls += 1;
+            return calls % 2 === 1 ? null : handOver.call(this, turn);
+          },
+      );
+    },
+  },
+  "handed-keys-do-not-wait": {
+    bug: "who was handed a key is told before the release and the grant are durable",
+    foundBy: ["release"],
+    adjust: withLocks,
+    install: () =>
+      replace(
+        ReleaseQueue.prototype,
+        "park",
+        (park) =>
+          function early(this: ReleaseQueue, revision, session, ticket, reply) {
+            const hasWaited = session instanceof SimSession && session.isBlocked && typeof reply === "number";
+            if (hasWaited) session.deliver(ticket, reply);
+            else park.call(this, revision, session, ticket, reply);
+          },
+      ),
+  },
+  "release-ignores-the-token": {
+    bug: "a release under a stale token releases what the lease has now",
+    foundBy: ["I8-replies"],
+    adjust: withLocks,
+    install: () =>
+      replace(
+        Engine.prototype,
+        "decide",
+        (decide) =>
+          function careless(this: Engine, command, turn, origin) {
+            // The key that the loop takes back is named by its token too; that one is right.
+            const isRelease = command.kind === "lock-release";
+            return decide.call(this, isRelease ? { ...command, token: null } : command, turn, origin);
+          },
+      ),
+  },
+  "last-come-first-served": {
+    bug: "who comes last is handed the key first",
+    foundBy: ["I7-order"],
+    adjust: withLocks,
+    install: () =>
+      replace(
+        Chain.prototype as Chain<unknown>,
+        "append",
+        (append) =>
+          function unfair(this: Chain<unknown>, item: unknown): Link<unknown> {
+            const { first } = this;
+            const places: Chain<unknown> | null = item instanceof Waiter ? item.queue.places : null;
+            if (first === null || places !== this) return append.call(this, item);
+            const link = new Link(item);
+            link.next = first;
+            first.previous = link;
+            this.first = link;
+            this.count += 1;
+            return link;
+          },
+      ),
+  },
+  "readers-pass-a-waiting-writer": {
+    bug: "who finds a key free, or shared, gets it, whoever waits already",
+    foundBy: ["I8-replies", "I7-order"],
+    adjust: withLocks,
+    install: () => {
+      let isDeciding = false;
+      const undoDecide = replace(
+        Engine.prototype,
+        "decide",
+        (decide) =>
+          function rude(this: Engine, command, turn, origin) {
+            isDeciding = command.kind === "lock-acquire" && command.mode.kind !== "exclusive";
+            const decision = decide.call(this, command, turn, origin);
+            isDeciding = false;
+            return decision;
+          },
+      );
+      const undoQueue = replace(
+        Waiters.prototype,
+        "queue",
+        (queue) =>
+          function unseen(this: Waiters, databaseIndex, key) {
+            return isDeciding ? null : queue.call(this, databaseIndex, key);
+          },
+      );
+      return () => {
+        undoQueue();
+        undoDecide();
+      };
+    },
+  },
+  "acquire-repeats-an-old-token": {
+    bug: "a lease that asks for a key again gets the token of its first time",
+    foundBy: ["I8-replies"],
+    adjust: withLocks,
+    install: () => {
+      const first = new Map<string, number>();
+      return changeDecisions((_engine, command, decision) => {
+        if (command.kind !== "lock-acquire" || typeof decision.reply !== "number") return decision;
+        const name = `${command.id} ${command.key}`;
+        const reply = first.get(name) ?? decision.reply;
+        first.set(name, reply);
+        return { ...decision, reply };
+      });
+    },
+  },
+  "turns-are-torn": {
+    bug: "a batch may leave in the middle of a turn: half of a step, a release without the grant after it",
+    foundBy: ["atomic"],
+    adjust: withSteps,
+    install: () => {
+      let isAppending = false;
+      const undoAppend = replace(
+        Committer.prototype,
+        "append",
+        (append) =>
+          function hasty(this: Committer, ops, revision) {
+            isAppending = true;
+            append.call(this, ops, revision);
+            isAppending = false;
+          },
+      );
+      const undoSoon = replace(
+        SimHost.prototype,
+        "runSoon",
+        (runSoon) =>
+          function now(this: SimHost, callback) {
+            if (isAppending) callback();
+            else runSoon.call(this, callback);
+          },
+      );
+      return () => {
+        undoSoon();
+        undoAppend();
+      };
+    },
+  },
+  "the-dead-go-on-waiting": {
+    bug: "a command that waits is not told that its lease has died",
+    foundBy: ["I7-order"],
+    adjust: withLocks,
+    install: () =>
+      changeDecisions((_engine, _command, decision) => ({
+        ...decision,
+        wakes: decision.wakes.filter(({ reply }) => !(reply instanceof ErrorReply)),
+      })),
+  },
+  "closed-connections-keep-their-place": {
+    bug: "a connection that waits and is closed stays in its queue",
+    foundBy: ["I7-order", "I8-replies"],
+    adjust: withLocks,
+    install: () => replace(BlockedSessions.prototype, "forget", () => () => []),
+  },
+  "unheard-grants-stay": {
+    bug: "a key that was handed to a connection which closed before it heard is not handed on",
+    foundBy: ["I7-order"],
+    adjust: (swarm) => ({ ...withLocks(swarm), diskTimes: { ...swarm.diskTimes, syncMsMean: 20, stallChance: 0.2 } }),
+    install: () => replace(GrantsUnderway.prototype, "forget", () => () => []),
+  },
+  "waits-have-no-end": {
+    bug: "a command that waits goes on when its time is over",
+    foundBy: ["liveness"],
+    adjust: (swarm) => {
+      const locks = withLocks(swarm);
+      return { ...locks, workload: { ...locks.workload, patienceMs: 1e6 } };
+    },
+    install: () => replace(Engine.prototype, "dueWaits", () => () => []),
+  },
+  "a-restart-gives-locks-away": {
+    bug: "locks that are shared are not read back",
+    foundBy: ["recovery", "I3-grants-survive", "ops"],
+    adjust: (swarm) => withCrashes(withLocks(swarm)),
+    install: () =>
+      replace(
+        Engine.prototype,
+        "recover",
+        (recover) =>
+          function partly(this: Engine, op: Op) {
+            if (op.kind !== "key-put" || op.mode.kind === "exclusive") recover.call(this, op);
+          },
+      ),
+  },
+  "plain-keys-get-less-after-a-restart": {
+    bug: "after a restart a plain key lives for half of its TTL",
+    foundBy: ["recovery", "I3-grants-survive"],
+    adjust: (swarm) => withCrashes(withStrings(swarm)),
+    install: () =>
+      replace(
+        Engine.prototype,
+        "recover",
+        (recover) =>
+          function briefly(this: Engine, op: Op) {
+            const isPlain = op.kind === "string-put" && op.ttlMs !== null;
+            recover.call(this, isPlain ? { ...op, ttlMs: Math.ceil((op.ttlMs ?? 0) / 2) } : op);
+          },
+      ),
+  },
+  "longer-expiry-is-not-written": {
+    bug: "EXPIRE beyond the durable TTL of a plain key stays in memory",
+    foundBy: ["I8-replies", "I5-early-expiry"],
+    adjust: withStrings,
+    install: () =>
+      changeDecisions((_engine, command, decision) =>
+        command.kind === "key-expire" && decision.reply === 1 ? { ...decision, ops: [], sawRevision: 0 } : decision,
+      ),
+  },
+  "set-nx-takes-what-is-there": {
+    bug: "SET NX sets a key that is there",
+    foundBy: ["I8-replies"],
+    adjust: withStrings,
+    install: () =>
+      replace(
+        Engine.prototype,
+        "decide",
+        (decide) =>
+          function forceful(this: Engine, command, turn, origin) {
+            const isNx = command.kind === "string-set" && command.condition.kind === "nx";
+            return decide.call(this, isNx ? { ...command, condition: { kind: "always" } } : command, turn, origin);
+          },
+      ),
   },
 } as const satisfies Readonly<Record<string, Mutation>>;
 

@@ -1,15 +1,17 @@
 import { isDeepStrictEqual } from "node:util";
 import type { Command, Origin, Turn } from "#src/engine/command.js";
-import type { Decision, Engine } from "#src/engine/engine.js";
+import type { Decision, Engine, Wake } from "#src/engine/engine.js";
 import { eventsOf, type EngineEvent } from "#src/engine/events.js";
 import { SPREAD_MS_MAX, SPREAD_TTL_FRACTION } from "#src/engine/limits.js";
-import type { Op, Revision } from "#src/engine/op.js";
+import type { Op, Revision, Token } from "#src/engine/op.js";
 import type { ByteString, Reply } from "#src/engine/reply.js";
 import type { Beliefs } from "./beliefs.js";
-import { instanceName, keyName, Model, type ModelLease } from "./model.js";
+import { instanceName, isPlainId, keyName, Model, nameOfPlain, plainId } from "./model.js";
 import type { EngineWatcher } from "./probe.js";
-import { checkReply, describe, leasesShown, promisesOf } from "./reply-rules.js";
-import type { ClientClock, SimRequest } from "./request.js";
+import { Queues, type Ask, type Place } from "./queues.js";
+import { describe, isError, isOk } from "./reply-forms.js";
+import { acquiredBy, checkReply, instanceOf, leasesShown, promisesOf, type ReplyContext } from "./reply-rules.js";
+import { commandsOf, mayWait, type ClientClock, type DecisionPart, type SimRequest } from "./request.js";
 import { Revealed } from "./revealed.js";
 import type { SimDisk } from "./sim-store.js";
 import type { World } from "./sim-world.js";
@@ -24,11 +26,11 @@ import { check } from "./violation.js";
  * and compares everything that the server says and does with that.
  */
 
-/** What became of one lease, from its grant on; it outlives crashes, as promises do. */
+/** What became of one lease or plain key, from its grant on; it outlives crashes, as promises do. */
 export interface LeaseLife {
   readonly name: string;
   readonly id: ByteString;
-  /** What a keep-alive renews by, in milliseconds. */
+  /** What a keep-alive renews by, in milliseconds; Infinity: a plain key that lasts. */
   ttlMs: number;
   /** By client: until when it may believe, by its own clock. */
   readonly promises: Map<ClientClock, number>;
@@ -51,6 +53,23 @@ interface ExpectedEvents {
 interface LoggedOps {
   readonly revision: Revision;
   readonly ops: readonly Op[];
+  /** The simulation's event in which it happened. */
+  readonly event: number;
+}
+
+/** Revisions that are on disk all of them or none. */
+interface Glued {
+  readonly first: Revision;
+  readonly last: Revision;
+  readonly what: string;
+}
+
+/** A key that was handed to somebody who waited for it. */
+interface HandedKey {
+  readonly name: string;
+  readonly requests: readonly SimRequest[];
+  /** Its lease was told by another answer that it has the key. */
+  isToldElsewhere: boolean;
 }
 
 export interface OracleOptions {
@@ -78,6 +97,16 @@ export class Oracle implements EngineWatcher {
   #released: Revision = 0;
   #events: ExpectedEvents[] = [];
   #current: SimRequest | null = null;
+  /** What has been decided of it. */
+  #parts: DecisionPart[] = [];
+  #partsRevision: Revision = 0;
+  /** The newest revision before it. */
+  #revisionBefore: Revision = 0;
+  readonly queues = new Queues();
+  #glued: Glued[] = [];
+  /** The newest revision that was handed to the store. */
+  #batchEnd: Revision = 0;
+  #handed = new Map<Token, HandedKey>();
   /** The clock reading of the turn that the current request is part of. */
   #turnNowMs = -Infinity;
   #engine: Engine | null = null;
@@ -111,10 +140,13 @@ export class Oracle implements EngineWatcher {
     return this.#decisions;
   }
 
-  /** The life of the lease that an id names now. */
+  /** The life of the lease or plain key that an id names now. */
   lifeOf(id: ByteString): LeaseLife | null {
-    const lease = this.live.leases.get(id);
-    return lease === undefined ? null : this.#lifeOfLease(lease);
+    const instance = instanceOf(this.live, id);
+    if (instance === null) return null;
+    const life = this.lives.get(instance);
+    check(life !== undefined, "ops", () => `${instance} was never granted`);
+    return life;
   }
 
   /** Whether a lease (by id) or key (by `keyName`) was there before a decision and at every moment since. */
@@ -127,39 +159,77 @@ export class Oracle implements EngineWatcher {
   /** Whatever is decided until `endSubmit` belongs to this request. */
   beginSubmit(request: SimRequest, turnNowMs: number): void {
     this.#current = request;
+    this.#parts = [];
+    this.#partsRevision = 0;
+    this.#revisionBefore = this.#newestRevision;
     this.#turnNowMs = turnNowMs;
+  }
+
+  /** All commands of a step were decided; `reply` is what the step answers. */
+  stepDone(request: SimRequest, reply: Reply): void {
+    request.decision = { reply, requiredRevision: this.#partsRevision, parts: this.#parts };
+    const last = this.#newestRevision;
+    if (last > this.#revisionBefore + 1) this.#glue(this.#revisionBefore + 1, last, `step ${request.number}`);
   }
 
   endSubmit(): void {
     this.#current = null;
   }
 
+  /** The server hears that a connection is gone. `requests`: those whose replies it did not get from the server. */
+  connectionGone(requests: readonly SimRequest[]): void {
+    for (const request of requests) {
+      request.isGone = true;
+    }
+  }
+
+  /** The server has done what it does about that: it kept no key for those who are gone, of which nobody has heard. */
+  connectionForgotten(): void {
+    for (const [token, { name, isToldElsewhere, requests }] of this.#handed) {
+      const isUnheard = !isToldElsewhere && requests.every((request) => request.isGone && request.isReleased !== true);
+      const isHeld = isUnheard && this.live.holders(name).some((hold) => hold.token === token);
+      check(!isHeld, "I7-order", () => `${name} is kept for ${token}, of which nobody will hear`);
+    }
+  }
+
+  get #newestRevision(): Revision {
+    return this.#log.at(-1)?.revision ?? this.#disk.syncedRevision;
+  }
+
+  #glue(first: Revision, last: Revision, what: string): void {
+    const isTorn = first <= this.#batchEnd && this.#batchEnd < last;
+    check(!isTorn, "atomic", () => `${what} goes from ${first} to ${last}, a batch ends at ${this.#batchEnd}`);
+    this.#glued.push({ first, last, what });
+  }
+
   applied(engine: Engine, applied: Command, origin: Origin, decision: Decision, turn: Turn): void {
     const command = simulatedCommand(applied);
     check(engine === this.#engine, "ports", () => `a command of an engine that does not serve: ${command.kind}`);
     const request = this.#current;
-    check(
-      request === null ? command.kind === "lease-expire" : request.command === command,
-      "ports",
-      () => "a stray command",
-    );
+    this.#checkExpected(command, request);
     const isFresh = request === null || turn.nowMs >= this.#turnNowMs;
     check(isFresh, "ports", () => `${command.kind} is decided at ${turn.nowMs}, its turn began at ${this.#turnNowMs}`);
     this.#decisions += 1;
-    const before = this.live;
-    const hadOps = decision.ops.length > 0;
+    const { revision } = engine.state;
+    const before = "key" in command ? this.live.holders(keyName(origin.databaseIndex, command.key)) : [];
     const deadlines = this.#deadlinesBefore();
-    if (hadOps) this.live = before.clone();
-    if (hadOps) this.#applyOps(decision.ops, engine.state.revision, turn.nowMs);
+    const hadOps = decision.ops.length > 0;
+    if (hadOps) this.#applyOps(decision.ops, revision, turn.nowMs, request === null && command.kind === "lock-release");
     this.#noteDeadlines(command, decision, turn);
-    const context = {
+    this.#noteTimes(decision, revision);
+    for (const wake of decision.wakes) this.#wake(wake, decision, revision, turn, command);
+    const context: ReplyContext = {
       command,
       origin,
       decision,
-      revision: engine.state.revision,
+      revision,
       before,
       after: this.live,
-      oracle: this,
+      queues: this.queues,
+      mayWait: request !== null && mayWait(request.command),
+      options: this.options,
+      lifeOf: (id) => this.lifeOf(id),
+      isSurelyAlive: (id) => turn.nowMs < (this.lifeOf(id)?.deadAtMs ?? -Infinity) - this.#slackMs(id),
     };
     checkReply(context);
     for (const id of leasesShown(context)) {
@@ -170,17 +240,192 @@ export class Oracle implements EngineWatcher {
     }
     if (request === null) return;
     check(request.decision === null, "ports", () => `request ${request.number} was decided twice`);
-    const target = "id" in command && command.id !== null ? this.live.leases.get(command.id) : undefined;
-    const granted = command.kind === "lease-grant" && Array.isArray(decision.reply) ? String(decision.reply[0]) : null;
-    const lease = granted === null ? target : this.live.leases.get(granted);
-    request.decision = {
-      reply: decision.reply,
+    if (decision.waits !== null) {
+      this.#begin(decision.waits, request, origin);
+      return;
+    }
+    const requiredRevision = hadOps ? revision : this.#revealed.by(command, origin, decision.reply, this.live);
+    this.#notePart(request, this.#partOf(context), requiredRevision);
+  }
+
+  #partOf(context: ReplyContext): DecisionPart {
+    const { command, decision, origin } = context;
+    const { reply } = decision;
+    const target = "id" in command && command.id !== null ? command.id : null;
+    const granted = command.kind === "lease-grant" && Array.isArray(reply) ? String(reply[0]) : null;
+    const plain = command.kind === "string-set" ? plainId(keyName(origin.databaseIndex, command.key)) : null;
+    const id = granted ?? target ?? plain;
+    const isExpiry = (op: Op): boolean =>
+      (op.kind === "lease-end" || op.kind === "string-end") && op.reason === "expired";
+    return {
+      command,
+      reply,
       order: this.#decisions,
-      requiredRevision: hadOps ? engine.state.revision : this.#revealed.by(command, origin, decision.reply, this.live),
       promises: promisesOf(context),
-      instance: lease === undefined ? null : instanceName(lease.id, lease.token),
-      changedSomething: decision.ops.some((op) => !(op.kind === "lease-end" && op.reason === "expired")),
+      instance: id === null ? null : instanceOf(this.live, id),
+      acquired: acquiredBy(context),
+      changedSomething: decision.ops.some((op) => !isExpiry(op) && !(op.kind === "key-put" && op.valueOnly === true)),
     };
+  }
+
+  #notePart(request: SimRequest, part: DecisionPart, requiredRevision: Revision): void {
+    for (const { token } of part.acquired) {
+      const handed = this.#handed.get(token);
+      if (handed !== undefined) handed.isToldElsewhere = true;
+    }
+    this.#parts.push(part);
+    this.#partsRevision = Math.max(this.#partsRevision, requiredRevision);
+    if (request.command.kind === "step") return;
+    request.decision = { reply: part.reply, requiredRevision, parts: [part] };
+  }
+
+  #checkExpected(command: Command, request: SimRequest | null): void {
+    const isOwn = ["lease-expire", "wait-end", "lock-release"].includes(command.kind);
+    const expected = request === null ? undefined : commandsOf(request.command)[this.#parts.length];
+    const isExpected =
+      request === null
+        ? isOwn
+        : request.command.kind === "step"
+          ? expected?.kind === command.kind
+          : expected === command;
+    check(isExpected, "ports", () => `a stray command: ${command.kind}`);
+    if (request !== null || command.kind !== "lock-release") return;
+    // A key that was handed to somebody who has gone meanwhile.
+    const handed = command.token === null ? undefined : this.#handed.get(command.token);
+    const isUnheard =
+      handed !== undefined && !handed.isToldElsewhere && handed.requests.every((asked) => asked.isReleased !== true);
+    check(isUnheard, "I7-order", () => `key ${command.key} is taken back from ${command.id}, who was told of it`);
+  }
+
+  // Waiting -----------------------------------------------------------------------------------------------------------
+
+  #begin(waits: NonNullable<Decision["waits"]>, request: SimRequest, origin: Origin): void {
+    const { command } = request;
+    const isAcquire = command.kind === "lock-acquire" && command.blockMs !== null;
+    check(isAcquire, "I7-order", () => `${command.kind} waits`);
+    const { waitId, key, mode, deadlineMs } = waits;
+    const name = keyName(origin.databaseIndex, key);
+    const value = command.value ?? command.id;
+    this.queues.add({ name, leaseId: command.id, mode, value }, { waitId, request, deadlineMs });
+  }
+
+  /** Somebody's wait is over. */
+  #wake(wake: Wake, decision: Decision, revision: Revision, turn: Turn, cause: Command | null): void {
+    const found = this.queues.find(wake.waitId);
+    check(found !== null, "I7-order", () => `${wake.waitId} is answered and does not wait`);
+    const { place, ask } = found;
+    const { reply } = wake;
+    if (typeof reply === "number") this.#checkHandOver(place, reply, decision);
+    else if (reply === null) this.#checkTimeOver(ask, turn, cause);
+    else this.#checkRefusal(place, reply);
+    this.queues.remove(wake.waitId);
+    this.#answerAsk(place, ask, reply, revision, decision);
+  }
+
+  /** Who is handed a key is the first who waits for it, and everybody who waits in that place is told. */
+  #checkHandOver(place: Place, token: Token, decision: Decision): void {
+    const own = this.live.holdOf(place.name, place.leaseId);
+    const [first] = this.queues.of(place.name);
+    const text = (): string => `${place.name} is handed to ${place.leaseId}, ${first?.leaseId} came first`;
+    check(first === place, "I7-order", text);
+    const isHeld = own?.token === token && own.mode.kind === place.mode.kind;
+    check(isHeld, "I7-order", () => `${place.leaseId} is told ${token} of ${place.name}: ${JSON.stringify(own)}`);
+    const isNew = decision.ops.some((op) => op.kind === "key-put" && op.token === token);
+    check(!isNew || own.value === place.value, "I7-order", () => `${place.name} is handed on as ${own.value}`);
+    const isHeard = place.asks.some((ask) => ask.request.isGone !== true);
+    check(isHeard, "I7-order", () => `${place.name} is handed to ${place.leaseId}, whose connection is gone`);
+    const woken = new Set(decision.wakes.map((wake) => wake.waitId));
+    const isWhole = place.asks.every((ask) => woken.has(ask.waitId));
+    check(isWhole, "I7-order", () => `${place.leaseId} has ${place.name} and still waits for it`);
+    if (!isNew) return;
+    this.#handed.set(token, {
+      name: place.name,
+      requests: place.asks.map((ask) => ask.request),
+      isToldElsewhere: false,
+    });
+  }
+
+  #checkTimeOver(ask: Ask, turn: Turn, cause: Command | null): void {
+    const isOver = cause?.kind === "wait-end" && (ask.request.isGone === true || turn.nowMs >= ask.deadlineMs);
+    check(
+      isOver,
+      "I7-order",
+      () => `${ask.request.number} waits no more at ${turn.nowMs}, it may until ${ask.deadlineMs}`,
+    );
+    const lateMs = ask.request.isGone === true ? 0 : turn.nowMs - ask.deadlineMs;
+    const isInTime = ask.deadlineMs < this.calmFromMs || lateMs <= this.lateMsMax;
+    check(isInTime, "liveness", () => `${ask.request.number} waits ${lateMs} ms too long on an idle server`);
+  }
+
+  #checkRefusal(place: Place, reply: Reply): void {
+    const { live } = this;
+    const own = live.holdOf(place.name, place.leaseId);
+    const lease = live.leases.get(place.leaseId);
+    const { keysMax, keysPerLeaseMax } = this.options;
+    const isRight =
+      lease === undefined
+        ? isError(reply, "NOLEASE")
+        : own !== undefined
+          ? isError(reply, "WRONGMODE") && own.mode.kind !== place.mode.kind
+          : isError(reply, "OOM") && (live.keyCountForLimits >= keysMax || lease.keys.size >= keysPerLeaseMax);
+    check(isRight, "I7-order", () => `${place.leaseId} waits for ${place.name} and gets ${describe(reply)}`);
+  }
+
+  #answerAsk(place: Place, { request }: Ask, reply: Reply, revision: Revision, decision: Decision): void {
+    const { command } = request;
+    if (command.kind !== "lock-acquire") return;
+    const hadOps = decision.ops.length > 0;
+    const { name, leaseId, mode } = place;
+    const required = hadOps ? revision : this.#revealed.ofAcquire(leaseId, request.databaseIndex, command.key, reply);
+    const part: DecisionPart = {
+      command,
+      reply,
+      order: this.#decisions,
+      promises: [],
+      instance: instanceOf(this.live, leaseId),
+      acquired: typeof reply === "number" ? [{ name, token: reply, mode }] : [],
+      changedSomething: hadOps,
+    };
+    request.decision = { reply, requiredRevision: required, parts: [part] };
+  }
+
+  handedOn(engine: Engine, decision: Decision, turn: Turn): void {
+    check(engine === this.#engine, "ports", () => "an engine that does not serve hands keys on");
+    this.#decisions += 1;
+    const { revision } = engine.state;
+    const cause = this.#log.at(-1);
+    const deadlines = this.#deadlinesBefore();
+    for (const op of decision.ops) {
+      const isGrant = op.kind === "key-put" && op.valueOnly !== true;
+      const isExpiry = (op.kind === "lease-end" || op.kind === "string-end") && op.reason === "expired";
+      check(isGrant || isExpiry, "ops", () => `keys are handed on by ${JSON.stringify(op)}`);
+    }
+    if (decision.ops.length > 0) {
+      this.#applyOps(decision.ops, revision, turn.nowMs, false);
+      if (cause?.event === this.#world.eventsRun) this.#glue(cause.revision, revision, "a key's way to the next");
+    }
+    for (const wake of decision.wakes) {
+      const id = this.queues.find(wake.waitId)?.place.leaseId ?? "";
+      if (typeof wake.reply === "number") {
+        const deadAtMs = deadlines.get(this.lifeOf(id)) ?? -Infinity;
+        check(turn.nowMs <= deadAtMs, "I6-dead-is-dead", () => `a key is handed to ${id}, dead since ${deadAtMs}`);
+      }
+      this.#wake(wake, decision, revision, turn, null);
+    }
+  }
+
+  /** Between two events: nobody waits for what it could have, or in vain. `nowMs`: by the server's clock. */
+  checkQueues(nowMs: number): void {
+    if (this.queues.isEmpty) return;
+    for (const { leaseId, name, asks } of this.queues.places) {
+      check(this.live.leases.has(leaseId), "I7-order", () => `${leaseId} waits for ${name} and is dead`);
+      const isInTime = nowMs < this.calmFromMs || asks.every((ask) => nowMs <= ask.deadlineMs + this.lateMsMax);
+      check(isInTime, "liveness", () => `${leaseId} waits for ${name} beyond its time on an idle server`);
+    }
+    for (const { name, mode, leaseId } of this.queues.firsts()) {
+      const text = (): string => `${leaseId} is kept waiting for ${name}, which is free`;
+      check(this.live.fit(name, mode) !== "fits", "I7-order", text);
+    }
   }
 
   /** Keys without a lease are removed while the role is taken: those that were planted, and no others. */
@@ -204,35 +449,53 @@ export class Oracle implements EngineWatcher {
     return model;
   }
 
-  /** When the leases that are there now have to be dead, before a command that may renew them. */
+  /** When what is there now has to be dead, before a command that may renew it. */
   #deadlinesBefore(): Map<LeaseLife | null, number> {
     const deadlines = new Map<LeaseLife | null, number>();
-    for (const lease of this.live.leases.values()) {
-      const life = this.#lifeOfLease(lease);
-      deadlines.set(life, life.deadAtMs);
-    }
+    const note = (life: LeaseLife | null): void => {
+      if (life !== null) deadlines.set(life, life.deadAtMs);
+    };
+    for (const id of this.live.leases.keys()) note(this.lifeOf(id));
+    for (const hold of this.live.allHolds()) if (hold.plainTtlMs !== null) note(this.lifeOf(hold.leaseId));
     return deadlines;
   }
 
-  #applyOps(ops: readonly Op[], revision: Revision, nowMs: number): void {
-    const newest = this.#log.at(-1)?.revision ?? this.#disk.syncedRevision;
+  /** How much earlier than at `deadAtMs` it may be dead. */
+  #slackMs(id: ByteString): number {
+    const life = this.lifeOf(id);
+    const graceMs = life?.isOnGrace === true ? Math.min(SPREAD_MS_MAX, life.ttlMs * SPREAD_TTL_FRACTION) : 0;
+    return 2 + graceMs;
+  }
+
+  /** Changes of time that are no ops are told of at once, in their place among the others. */
+  #noteTimes(decision: Decision, revision: Revision): void {
+    if (!this.options.hasListeners()) return;
+    for (const event of decision.events) this.#events.push({ revision, anyOf: [event] });
+  }
+
+  /** `takesBack`: nobody believes in the key that ends, or it is the server's fault. */
+  #applyOps(ops: readonly Op[], revision: Revision, nowMs: number, takesBack: boolean): void {
+    const newest = this.#newestRevision;
     check(revision > newest, "I2-tokens", () => `revision ${revision} after ${newest}`);
     check(
       revision > this.#released,
       "I2-tokens",
       () => `revision ${revision} again, ${this.#released} was told to a client`,
     );
-    this.#log.push({ revision, ops });
+    this.#log.push({ revision, ops, event: this.#world.eventsRun });
     const flushed = this.options.hasListeners() ? this.#flushEvents(ops) : [];
     for (const appliedOp of ops) {
       const op = simulatedOp(appliedOp);
-      this.#beforeOp(op, nowMs);
+      if (!(takesBack && op.kind === "key-end")) this.#beforeOp(op, nowMs);
       this.#revealed.note(op, revision, this.live);
       this.#noteNewName(op);
       const isOld = op.kind === "lease-put" && this.#chosenIds.has(op.id) && !this.live.leases.has(op.id);
       check(!isOld || !this.#isServersChoice(), "ops", () => `id ${JSON.stringify(op)} was given before`);
       this.live.apply(op, revision);
       if (op.kind === "lease-put") this.#beginLife(op.id, op.token, op.ttlMs, nowMs);
+      if (op.kind === "string-put" && op.keepsTime !== true) {
+        this.#beginLife(plainId(keyName(op.databaseIndex, op.key)), op.token, op.ttlMs ?? Infinity, nowMs);
+      }
       if (this.options.hasListeners())
         for (const event of eventsOf(op)) this.#events.push({ revision, anyOf: [event] });
     }
@@ -247,7 +510,8 @@ export class Oracle implements EngineWatcher {
       if (op.kind === "flush-all") {
         for (const { id } of this.live.leases.values()) events.push({ kind: "lease", id, message: "forced" });
       }
-      for (const { databaseIndex, key, leaseId, token } of this.live.keys.values()) {
+      for (const { databaseIndex, key, leaseId, token, plainTtlMs } of this.live.allHolds()) {
+        if (plainTtlMs !== null) continue;
         if (op.kind === "flush-database" && databaseIndex !== op.databaseIndex) continue;
         events.push({ kind: "lock", key, message: `released ${leaseId} ${token}` });
       }
@@ -259,19 +523,31 @@ export class Oracle implements EngineWatcher {
     const { live } = this;
     if (op.kind === "lease-end") {
       const lease = live.leases.get(op.id);
-      if (lease === undefined) return;
-      if (op.reason === "expired") this.#expire(this.#lifeOfLease(lease), nowMs);
-      else this.#beliefs.leaseTakenAway(instanceName(lease.id, lease.token));
+      const life = this.lifeOf(op.id);
+      if (lease === undefined || life === null) return;
+      if (op.reason === "expired") this.#expire(life, nowMs);
+      else this.#beliefs.leaseTakenAway(life.name);
       for (const name of lease.keys) this.#forgetInScans(name);
       this.#forgetInScans(op.id);
-    } else if (op.kind === "key-end") {
+    } else if (op.kind === "string-end" && op.reason === "expired") {
+      const name = keyName(op.databaseIndex, op.key);
+      const life = this.lifeOf(plainId(name));
+      if (life !== null) this.#expire(life, nowMs);
+      this.#forgetInScans(name);
+    } else if (op.kind === "key-end" || op.kind === "string-end") {
       const name = keyName(op.databaseIndex, op.key);
       this.#beliefs.keyTakenAway(name, op.token);
       this.#forgetInScans(name);
+    } else if (op.kind === "string-put") {
+      // Set to something else: another key of the same name.
+      const name = keyName(op.databaseIndex, op.key);
+      const held = live.first(name);
+      if (held !== undefined && held.token !== op.token) this.#beliefs.keyTakenAway(name, held.token);
     } else if (op.kind === "flush-database" || op.kind === "flush-all") {
-      for (const [name, key] of live.keys) {
-        if (op.kind === "flush-database" && key.databaseIndex !== op.databaseIndex) continue;
-        this.#beliefs.keyTakenAway(name, key.token);
+      for (const hold of live.allHolds()) {
+        if (op.kind === "flush-database" && hold.databaseIndex !== op.databaseIndex) continue;
+        const name = keyName(hold.databaseIndex, hold.key);
+        this.#beliefs.keyTakenAway(name, hold.token);
         this.#forgetInScans(name);
       }
       if (op.kind === "flush-database") return;
@@ -284,15 +560,16 @@ export class Oracle implements EngineWatcher {
 
   /** The request that is decided now leaves the id to the server. */
   #isServersChoice(): boolean {
-    const command = this.#current?.command;
+    const commands = this.#current === null ? [] : commandsOf(this.#current.command);
+    const command = commands[this.#parts.length];
     return command?.kind === "lease-grant" && command.id === null;
   }
 
   #noteNewName(op: Op): void {
     if (op.kind === "lease-put" && !this.live.leases.has(op.id)) this.#thereSince.set(op.id, this.#decisions);
-    if (op.kind !== "key-put") return;
+    if (op.kind !== "key-put" && op.kind !== "string-put") return;
     const name = keyName(op.databaseIndex, op.key);
-    if (!this.live.keys.has(name)) this.#thereSince.set(name, this.#decisions);
+    if (!this.live.has(name)) this.#thereSince.set(name, this.#decisions);
   }
 
   #forgetInScans(name: string): void {
@@ -331,6 +608,8 @@ export class Oracle implements EngineWatcher {
         expiredAtTrueMs: null,
         isOnGrace: false,
       });
+    } else if (life.ttlMs === Infinity && ttlMs < Infinity) {
+      this.#shorten(life, ttlMs, deadAtMs);
     } else {
       // A longer TTL: it outlasts every promise that was made before.
       life.isOnGrace = false;
@@ -361,6 +640,8 @@ export class Oracle implements EngineWatcher {
     if (command.kind === "lease-keepalive") renew(command.id, 0);
     else if (command.kind === "lease-keepalive-many") for (const id of command.ids) renew(id, 0);
     else if (command.kind === "lease-grant" && Array.isArray(reply)) renew(String(reply[0]), Number(reply[1]));
+    else if (command.kind === "key-expire" || command.kind === "string-set")
+      this.#noteShorterTime(command, decision, turn);
     else if (command.kind === "lease-setttl") {
       const life = this.lifeOf(command.id);
       if (life === null || decision.ops.some((op) => op.kind === "lease-put")) return;
@@ -368,15 +649,24 @@ export class Oracle implements EngineWatcher {
     }
   }
 
-  /** The longest that a lease may live after `ttlMs` were promised: padding, and what rounding adds. */
-  #paddedMs(ttlMs: number): number {
-    return ttlMs + Math.ceil((ttlMs * this.options.clockErrorPerMille) / 1000) + 1;
+  /** A plain key that is given a time which the disk knows already. */
+  #noteShorterTime(
+    { key, expiry }: Extract<Command, { kind: "key-expire" | "string-set" }>,
+    decision: Decision,
+    turn: Turn,
+  ): void {
+    const isDone = decision.reply === 1 || isOk(decision.reply);
+    const isWritten = decision.ops.some((op) => op.kind === "string-put");
+    const id = plainId(keyName(this.#current?.databaseIndex ?? 0, key));
+    const life = this.lifeOf(id);
+    if (!isDone || isWritten || life === null || expiry.kind !== "in") return;
+    this.#shorten(life, expiry.ttlMs, turn.nowMs + this.#paddedMs(expiry.ttlMs));
   }
 
-  #lifeOfLease(lease: ModelLease): LeaseLife {
-    const life = this.lives.get(instanceName(lease.id, lease.token));
-    check(life !== undefined, "ops", () => `lease ${lease.id} was never granted`);
-    return life;
+  /** The longest that a lease may live after `ttlMs` were promised: padding, and what rounding adds. */
+  #paddedMs(ttlMs: number): number {
+    if (ttlMs === Infinity) return Infinity;
+    return ttlMs + Math.ceil((ttlMs * this.options.clockErrorPerMille) / 1000) + 1;
   }
 
   // Replies ---------------------------------------------------------------------------------------------------------
@@ -396,12 +686,16 @@ export class Oracle implements EngineWatcher {
       `${request.command.kind} reveals revision ${requiredRevision}, the disk has ${syncedRevision}: ${JSON.stringify(reply)}`;
     check(requiredRevision <= syncedRevision, "release", text);
     this.#released = Math.max(this.#released, requiredRevision);
-    const { command } = request;
+    request.isReleased = true;
+    for (const part of decision.parts) this.#releasedPart(request, part);
+  }
+
+  #releasedPart(request: SimRequest, { command, reply, promises, order }: DecisionPart): void {
     if (command.kind === "lease-grant" && command.id === null && Array.isArray(reply))
       this.#chosenIds.add(String(reply[0]));
-    for (const promise of decision.promises) {
+    for (const promise of promises) {
       const life = this.lives.get(promise.instance);
-      if (life === undefined || decision.order < life.voidedAt) continue;
+      if (life === undefined || order < life.voidedAt) continue;
       const untilMs = request.sentAtMs + promise.ms;
       life.promises.set(request.client, Math.max(untilMs, life.promises.get(request.client) ?? -Infinity));
       if (life.expiredAtTrueMs !== null) this.#checkOver(life, request.client, untilMs);
@@ -427,6 +721,16 @@ export class Oracle implements EngineWatcher {
   /** The committer hands a batch over that ends with this revision: what the engine holds now is what recovery has to give. */
   handedOver(revision: Revision, digest: string): void {
     this.#digests.set(revision, digest);
+    this.#batchEnd = revision;
+    this.#checkGlued(revision, "a batch ends at");
+  }
+
+  #checkGlued(revision: Revision, where: string): void {
+    for (const { first, last, what } of this.#glued) {
+      const isWhole = last <= revision || revision < first;
+      check(isWhole, "atomic", () => `${what} goes from ${first} to ${last}, ${where} ${revision}`);
+    }
+    this.#glued = this.#glued.filter(({ last }) => last > this.#disk.syncedRevision);
   }
 
   /** The engine that served is gone. */
@@ -441,6 +745,8 @@ export class Oracle implements EngineWatcher {
     this.#removedOrphans = false;
     this.calmFromMs = Infinity;
     this.#events = [];
+    this.queues.clear();
+    this.#handed.clear();
   }
 
   /** An engine serves: it knows what is durable, all of it and nothing else. `nowMs`: by its clock. */
@@ -458,6 +764,9 @@ export class Oracle implements EngineWatcher {
     const { revision: current } = engine.state;
     check(current === syncedRevision + steps, "recovery", () => `engine ${current}, disk ${syncedRevision}`);
     check(steps === 1 || this.orphans.size === 0, "recovery", () => "keys without a lease were overlooked");
+    this.#batchEnd = syncedRevision;
+    this.#checkGlued(syncedRevision, "the disk is at");
+    this.#glued = [];
     this.#durable = this.durableNow();
     this.#log = [];
     this.live = this.#durable.clone();
@@ -471,15 +780,16 @@ export class Oracle implements EngineWatcher {
     check(isExpected, "recovery", () => `the state differs from that of ${syncedRevision}`);
     this.#digests = new Map([[syncedRevision, digest]]);
     for (const [name, life] of this.lives) {
-      const lease = this.live.leases.get(life.id);
-      if (lease === undefined || instanceName(lease.id, lease.token) !== name) {
+      if (instanceOf(this.live, life.id) !== name) {
         if (Number(name.slice(name.lastIndexOf("#") + 1)) > syncedRevision) this.lives.delete(name);
         continue;
       }
-      life.ttlMs = lease.ttlMs;
+      const { id } = life;
+      const ttlMs = isPlainId(id) ? this.live.first(nameOfPlain(id))?.plainTtlMs : this.live.leases.get(id)?.ttlMs;
+      life.ttlMs = ttlMs ?? Infinity;
       life.expiredAtTrueMs = null;
       life.isOnGrace = true;
-      life.deadAtMs = nowMs + this.#paddedMs(lease.ttlMs) + Math.min(SPREAD_MS_MAX, lease.ttlMs * SPREAD_TTL_FRACTION);
+      life.deadAtMs = nowMs + this.#paddedMs(life.ttlMs) + Math.min(SPREAD_MS_MAX, life.ttlMs * SPREAD_TTL_FRACTION);
     }
     this.#compareByCommands(engine);
   }
@@ -499,20 +809,24 @@ export class Oracle implements EngineWatcher {
       );
     }
     const count = engine.keysByDatabase.reduce((sum, keys) => sum + keys, 0);
-    check(count === this.live.keys.size, rule, () => `${count} keys of ${this.live.keys.size}`);
-    for (const held of this.live.keys.values()) {
+    check(count === this.live.keyCount, rule, () => `${count} keys of ${this.live.keyCount}`);
+    for (const held of this.live.allHolds()) {
+      const { key, leaseId: id, mode, plainTtlMs } = held;
       const origin = { ...NOBODY, databaseIndex: held.databaseIndex };
-      const { reply } = engine.decide({ kind: "key-get", key: held.key }, turn, origin);
-      check(reply === held.value, rule, () => `key ${held.key} is ${describe(reply)}, not ${held.value}`);
-      const attach = {
-        kind: "lease-attach",
-        id: held.leaseId,
-        key: held.key,
-        value: held.value,
-        force: false,
-      } as const;
-      const token = engine.decide(attach, turn, origin).reply;
-      check(token === held.token, "I2-tokens", () => `key ${held.key} has token ${describe(token)}, not ${held.token}`);
+      if (this.live.first(keyName(held.databaseIndex, key)) === held) {
+        const { reply } = engine.decide({ kind: "key-get", key }, turn, origin);
+        check(reply === held.value, rule, () => `key ${key} is ${describe(reply)}, not ${held.value}`);
+      }
+      if (plainTtlMs === null) {
+        const again = { kind: "lock-acquire", key, id, value: null, mode, blockMs: null } as const;
+        const token = engine.decide(again, turn, origin).reply;
+        const text = (): string => `key ${key} of ${id} has token ${describe(token)}, not ${held.token}`;
+        check(token === held.token, "I2-tokens", text);
+      } else {
+        const { reply } = engine.decide({ kind: "key-ttl", key, unit: "ms" }, turn, origin);
+        const text = (): string => `key ${key} has ${describe(reply)} ms to live, not ${plainTtlMs}`;
+        check(reply === (plainTtlMs === Infinity ? -1 : plainTtlMs), rule, text);
+      }
     }
   }
 }

@@ -14,6 +14,8 @@ import type { Op } from "#src/engine/op.js";
 export interface EngineWatcher {
   /** A decision was carried out; the engine's revision is the one after it. */
   applied(engine: Engine, command: Command, origin: Origin, decision: Decision, turn: Turn): void;
+  /** What was free was handed to those who waited for it. */
+  handedOn(engine: Engine, decision: Decision, turn: Turn): void;
   /** Ops that no command decided were carried out. */
   appliedOps(engine: Engine, ops: readonly Op[]): void;
 }
@@ -21,17 +23,24 @@ export interface EngineWatcher {
 /** Calls `run` with every engine watched by `watcher`. Not for use inside itself. */
 export function watchEngines<Result>(watcher: EngineWatcher, run: () => Result): Result {
   // oxlint-disable-next-line typescript/unbound-method -- wrapped and called with the engine as `this`
-  const { decide, apply, applyOps } = Engine.prototype;
+  const { decide, apply, applyOps, handOver } = Engine.prototype;
   let command: Command | null = null;
   let origin: Origin | null = null;
+  let handed: Decision | null = null;
   Engine.prototype.decide = function watchedDecide(this: Engine, ...args): Decision {
     [command, , origin] = args;
     return decide.apply(this, args);
   };
   Engine.prototype.apply = function watchedApply(this: Engine, decision: Decision, turn: Turn): void {
     apply.call(this, decision, turn);
-    if (command !== null && origin !== null) watcher.applied(this, command, origin, decision, turn);
+    if (decision === handed) watcher.handedOn(this, decision, turn);
+    else if (command !== null && origin !== null) watcher.applied(this, command, origin, decision, turn);
     command = null;
+    handed = null;
+  };
+  Engine.prototype.handOver = function watchedHandOver(this: Engine, turn: Turn): Decision | null {
+    handed = handOver.call(this, turn);
+    return handed;
   };
   Engine.prototype.applyOps = function watchedApplyOps(this: Engine, ops: readonly Op[]): number {
     const revision = applyOps.call(this, ops);
@@ -41,7 +50,7 @@ export function watchEngines<Result>(watcher: EngineWatcher, run: () => Result):
   try {
     return run();
   } finally {
-    Object.assign(Engine.prototype, { decide, apply, applyOps });
+    Object.assign(Engine.prototype, { decide, apply, applyOps, handOver });
   }
 }
 

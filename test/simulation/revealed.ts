@@ -28,6 +28,8 @@ export class Revealed {
         return;
       case "key-put":
       case "key-end":
+      case "string-put":
+      case "string-end":
         this.#noteKey(op.databaseIndex, op.key, revision);
         return;
       case "flush-database":
@@ -36,7 +38,7 @@ export class Revealed {
         return;
       case "flush-all":
         this.#flushedAll = revision;
-        for (const { databaseIndex } of model.keys.values()) this.#changedDatabases.set(databaseIndex, revision);
+        for (const { databaseIndex } of model.allHolds()) this.#changedDatabases.set(databaseIndex, revision);
         return;
     }
   }
@@ -77,9 +79,22 @@ export class Revealed {
       case "key-type":
         return keys([command.key]);
       case "key-ttl": {
-        const holder = model.keys.get(keyName(databaseIndex, command.key))?.leaseId;
+        const holder = model.first(keyName(databaseIndex, command.key))?.leaseId;
         return Math.max(keys([command.key]), holder === undefined ? 0 : leases([holder]));
       }
+      case "string-set":
+      case "string-increment":
+      case "string-delete-if":
+      case "key-expire":
+      case "key-persist":
+        return isLimit(reply) ? 0 : keys([command.key]);
+      case "lock-info":
+      case "lock-check":
+        return keys([command.key]);
+      case "lock-acquire":
+        return this.ofAcquire(command.id, databaseIndex, command.key, reply);
+      case "lock-release":
+        return Math.max(leases([command.id]), model.leases.has(command.id) ? keys([command.key]) : 0);
       case "key-exists":
       case "key-delete":
         return keys(command.keys);
@@ -93,10 +108,17 @@ export class Revealed {
       case "key-random":
         return typeof reply === "string" ? keys([reply]) : (this.#changedDatabases.get(databaseIndex) ?? 0);
       case "lease-expire":
+      case "wait-end":
       case "flush-database":
       case "flush-all":
         return 0;
     }
+  }
+
+  /** Of the answer to somebody who wants a key for a lease, also one who waited for it. */
+  ofAcquire(id: ByteString, databaseIndex: number, key: ByteString, reply: Reply): Revision {
+    if (reply instanceof ErrorReply) return reply.text.startsWith("NOLEASE ") ? this.#lease(id) : 0;
+    return Math.max(reply === null ? 0 : this.#lease(id), this.#key(databaseIndex, key));
   }
 
   #noteKey(databaseIndex: number, key: ByteString, revision: Revision): void {
@@ -119,7 +141,7 @@ export class Revealed {
   }
 
   #leastHeld(databaseIndex: number, names: readonly ByteString[], model: Model): Revision {
-    const held = names.filter((name) => model.keys.has(keyName(databaseIndex, name)));
+    const held = names.filter((name) => model.has(keyName(databaseIndex, name)));
     return held.length === 0 ? 0 : Math.min(...held.map((name) => this.#key(databaseIndex, name)));
   }
 }

@@ -1,14 +1,15 @@
 import type { Command } from "#src/engine/command.js";
 import { ErrorReply, type Reply } from "#src/engine/reply.js";
 import type { Beliefs } from "./beliefs.js";
-import { keyName } from "./model.js";
+import type { LockMode } from "#src/engine/op.js";
+import { keyName, plainId } from "./model.js";
 import type { Oracle } from "./oracle.js";
-import { describe } from "./reply-rules.js";
-import type { ClientClock, SimRequest } from "./request.js";
+import { describe } from "./reply-forms.js";
+import { commandsOf, show, type Asked, type ClientClock, type SimRequest } from "./request.js";
 import { namesOfPage } from "./revealed.js";
 import type { Connection, WireClient } from "./sim-wire.js";
 import type { World } from "./sim-world.js";
-import type { Operation, Workload } from "./swarm.js";
+import { LOCK_OPERATIONS, STRING_OPERATIONS, type Operation, type Workload } from "./swarm.js";
 import { check } from "./violation.js";
 
 /**
@@ -25,6 +26,16 @@ export interface ClientOptions {
   connect(client: SimClient): Connection | null;
   /** A number that no other request has. */
   nextRequestNumber(): number;
+}
+
+/** Locks that a client remembers. */
+const LOCKS_KNOWN_MAX = 6;
+
+/** What a client was told of a lock. */
+interface Lock {
+  readonly key: string;
+  readonly id: string;
+  readonly token: number;
 }
 
 /** A SCAN under way. */
@@ -55,7 +66,11 @@ export class SimClient implements ClientClock, WireClient {
   #values = 0;
   #isResting = false;
   /** The newest command that was answered by a server that serves. */
-  #lastServed: Command | null = null;
+  #lastServed: Asked | null = null;
+  /** Locks that it was told of, newest last. */
+  #locks: Lock[] = [];
+  /** The value under which it last wanted a plain key, by key. */
+  readonly #ownValues = new Map<string, string>();
   answered = 0;
   lostRequests = 0;
 
@@ -124,6 +139,7 @@ export class SimClient implements ClientClock, WireClient {
     const operation = random.weighted(workload.weights);
     if (operation === "keep-alive-at-the-edge") this.#planEdge();
     else if (operation === "scan-keys" || operation === "scan-leases") this.#beginScan(operation);
+    else if (operation === "step") this.#sendStep();
     else {
       const databaseIndex = random.integer(0, workload.databases - 1);
       const isGrant = operation === "grant" || operation === "grant-any-id";
@@ -138,7 +154,9 @@ export class SimClient implements ClientClock, WireClient {
     if (random.chance(workload.breakChance)) this.#breakConnection("on a whim");
   }
 
-  #makeCommand(operation: Exclude<Operation, "keep-alive-at-the-edge" | "scan-keys" | "scan-leases">): Command {
+  #makeCommand(operation: PlainOperation): Command {
+    if (isLockOperation(operation)) return this.#makeLockCommand(operation);
+    if (isStringOperation(operation)) return this.#makeStringCommand(operation);
     const { random } = this.#world;
     const { workload } = this.#options;
     const id = this.#someId();
@@ -191,6 +209,105 @@ export class SimClient implements ClientClock, WireClient {
       case "random":
         return { kind: "key-random", fraction: random.fraction() };
     }
+  }
+
+  #makeLockCommand(operation: LockOperation): Command {
+    const { random } = this.#world;
+    const isOfOld = operation !== "acquire" && operation !== "acquire-block" && random.chance(0.8);
+    const known = isOfOld ? (random.chance(0.7) ? this.#locks.at(-1) : this.#someLock()) : undefined;
+    const id = known?.id ?? this.#someLiveId();
+    const key = known?.key ?? this.#someKey();
+    // Now and then one of another lock.
+    const token = (random.chance(0.8) ? known?.token : this.#someLock()?.token) ?? random.integer(1, 100);
+    switch (operation) {
+      case "acquire":
+      case "acquire-block": {
+        const value = random.chance(0.3) ? this.#nextValue() : null;
+        const blockMs = random.pick([0, random.integer(1, 20), random.pick(this.#options.workload.ttlChoicesMs)]);
+        const isBlocking = operation === "acquire-block";
+        return {
+          kind: "lock-acquire",
+          key,
+          id,
+          value,
+          mode: this.#someMode(key),
+          blockMs: isBlocking ? blockMs : null,
+        };
+      }
+      case "release":
+        return { kind: "lock-release", key, id, token: null };
+      case "release-token":
+        return { kind: "lock-release", key, id, token };
+      case "lock-info":
+        return { kind: "lock-info", key };
+      case "lock-check":
+        return { kind: "lock-check", key, token };
+    }
+  }
+
+  #someLock(): Lock | undefined {
+    return this.#locks.length === 0 ? undefined : this.#world.random.pick(this.#locks);
+  }
+
+  /** One of a lease that this client believes in, mostly. */
+  #someLiveId(): string {
+    const id = this.#someId();
+    if (this.#world.random.chance(0.2)) return id;
+    const isLive = (candidate: string): boolean => this.#beliefs.believesUntil(this, candidate) > this.#nowMs;
+    if (isLive(id)) return id;
+    const another = Array.from({ length: 3 }, () => this.#someId()).find((candidate) => isLive(candidate));
+    return another ?? id;
+  }
+
+  /** Of each key mostly one kind of lock, so that clients get along. */
+  #someMode(key: string): LockMode {
+    const { random } = this.#world;
+    const shape = random.chance(0.05) ? random.integer(0, 2) : Number(key.slice("key-".length)) % 3;
+    if (shape === 0) return { kind: "exclusive" };
+    if (shape === 1) return { kind: random.chance(0.7) ? "shared" : "exclusive" };
+    return { kind: "limit", permits: 2 };
+  }
+
+  #makeStringCommand(operation: StringOperation): Command {
+    const { random } = this.#world;
+    const key = this.#someKey();
+    const ttlMs = random.pick(this.#options.workload.ttlChoicesMs);
+    const own = this.#ownValues.get(key);
+    const rest = { key, returnsFormer: false, answer: "ok" } as const;
+    switch (operation) {
+      case "set-nx": {
+        const value = this.#nextValue();
+        this.#ownValues.set(key, value);
+        return { kind: "string-set", ...rest, value, condition: { kind: "nx" }, expiry: { kind: "in", ttlMs } };
+      }
+      case "set": {
+        const value = random.chance(0.5) && own !== undefined ? own : random.pick(["7", this.#nextValue()]);
+        const expiry = random.chance(0.8) ? ({ kind: "in", ttlMs } as const) : ({ kind: "none" } as const);
+        return { kind: "string-set", ...rest, value, condition: { kind: "always" }, expiry };
+      }
+      case "delete-if":
+        return { kind: "string-delete-if", key, condition: { kind: "eq", value: own ?? "never set" } };
+      case "expire": {
+        const condition = random.pick(["always", "always", "nx", "xx"] as const);
+        return { kind: "key-expire", key, expiry: { kind: "in", ttlMs }, condition };
+      }
+      case "persist":
+        return { kind: "key-persist", key };
+      case "increment":
+        return { kind: "string-increment", key, by: BigInt(random.integer(-1, 2)) };
+    }
+  }
+
+  /** Several commands as one. A lock that is asked for with BLOCK does not wait here. */
+  #sendStep(): void {
+    const { random } = this.#world;
+    const { workload } = this.#options;
+    const commands: Command[] = [];
+    for (let count = random.integer(1, 4); count > 0; count -= 1) {
+      const operation = random.weighted(workload.weights);
+      if (isPlainOperation(operation)) commands.push(this.#makeCommand(operation));
+    }
+    this.#send({ kind: "step", commands }, random.integer(0, workload.databases - 1));
   }
 
   /** A keep-alive that is sent when this client's belief is about to end, or has just ended. */
@@ -265,7 +382,7 @@ export class SimClient implements ClientClock, WireClient {
     if ("cursor" in command && command.cursor === 0) {
       // From the reply on: what was added or removed since the server made the page is none of the scan's promises.
       const { live } = this.#oracle;
-      const there = scan.kind === "lease-scan" ? [...live.leases.keys()] : [...live.keys.keys()];
+      const there = scan.kind === "lease-scan" ? [...live.leases.keys()] : [...live.names()];
       for (const name of there) if (name.startsWith(prefix) && !scan.met.has(name)) this.#oweIfOld(scan, name, request);
       this.#oracle.scans.add(scan.owed);
     }
@@ -280,7 +397,7 @@ export class SimClient implements ClientClock, WireClient {
 
   /** Names that were put after the scan's first page was made are not owed. */
   #oweIfOld(scan: Scan, name: string, first: SimRequest): void {
-    const isOld = this.#oracle.isOlderThan(name, first.decision?.order ?? 0);
+    const isOld = this.#oracle.isOlderThan(name, first.decision?.parts[0]?.order ?? 0);
     if (isOld) scan.owed.add(name);
   }
 
@@ -291,10 +408,9 @@ export class SimClient implements ClientClock, WireClient {
 
   // The wire ----------------------------------------------------------------------------------------------------------
 
-  #send(command: Command, databaseIndex: number): void {
+  #send(command: Asked, databaseIndex: number): void {
     this.#connection ??= this.#options.connect(this);
-    const names = "keys" in command && command.kind === "lease-grant" ? command.keys.map((pair) => pair.key) : [];
-    if (command.kind === "lease-attach") names.push(command.key);
+    const names = commandsOf(command).flatMap((part) => keysWanted(part));
     const request: SimRequest = {
       number: this.#options.nextRequestNumber(),
       client: this,
@@ -309,7 +425,7 @@ export class SimClient implements ClientClock, WireClient {
       this.#loseRequests([request]);
       return;
     }
-    this.#world.trace(`${this.name} sends ${request.number} ${JSON.stringify(command)} db ${databaseIndex}`);
+    this.#world.trace(`${this.name} sends ${request.number} ${show(command)} db ${databaseIndex}`);
     this.#outstanding.push(request);
     const connection = this.#connection;
     connection.send(request);
@@ -320,11 +436,20 @@ export class SimClient implements ClientClock, WireClient {
   }
 
   /** From the moment at which the client says so, it does not hold what it gives back. */
-  #giveBack({ command, databaseIndex }: SimRequest): void {
-    if (command.kind === "lease-revoke") {
-      for (const id of command.ids) this.#beliefs.givesBack(this, id);
-    } else if (command.kind === "lease-detach" || command.kind === "key-delete") {
-      for (const key of command.keys) this.#beliefs.givesBackKey(this, keyName(databaseIndex, key));
+  #giveBack({ command: asked, databaseIndex }: SimRequest): void {
+    for (const command of commandsOf(asked)) {
+      const name = "key" in command ? keyName(databaseIndex, command.key) : "";
+      if (command.kind === "lease-revoke") {
+        for (const id of command.ids) this.#beliefs.givesBack(this, id);
+      } else if (command.kind === "lease-detach") {
+        for (const key of command.keys) this.#beliefs.givesBackKey(this, keyName(databaseIndex, key), command.id);
+      } else if (command.kind === "key-delete") {
+        for (const key of command.keys) this.#beliefs.givesBackKey(this, keyName(databaseIndex, key));
+      } else if (command.kind === "lock-release") {
+        this.#beliefs.givesBackKey(this, name, command.id, command.token);
+      } else if (command.kind === "string-delete-if") {
+        this.#beliefs.givesBackKey(this, name, plainId(name));
+      }
     }
   }
 
@@ -345,6 +470,10 @@ export class SimClient implements ClientClock, WireClient {
     }
     this.#lastServed = request.command;
     this.#beliefs.hears(request);
+    for (const { command, reply: answer } of request.decision.parts) {
+      if (command.kind !== "lock-acquire" || typeof answer !== "number") continue;
+      this.#locks = [...this.#locks, { key: command.key, id: command.id, token: answer }].slice(-LOCKS_KNOWN_MAX);
+    }
     this.#hearPage(request, reply);
   }
 
@@ -376,4 +505,28 @@ export class SimClient implements ClientClock, WireClient {
       if (!isScan && this.#world.random.chance(this.#options.workload.retryChance)) this.#toSendAgain.push(request);
     }
   }
+}
+
+type LockOperation = (typeof LOCK_OPERATIONS)[number];
+type StringOperation = (typeof STRING_OPERATIONS)[number];
+/** Those that are one command, made in one go. */
+type PlainOperation = Exclude<Operation, "keep-alive-at-the-edge" | "scan-keys" | "scan-leases" | "step">;
+
+const lockOperations: ReadonlySet<Operation> = new Set(LOCK_OPERATIONS);
+const stringOperations: ReadonlySet<Operation> = new Set(STRING_OPERATIONS);
+
+const isLockOperation = (operation: Operation): operation is LockOperation => lockOperations.has(operation);
+const isStringOperation = (operation: Operation): operation is StringOperation => stringOperations.has(operation);
+
+const isPlainOperation = (operation: Operation): operation is PlainOperation =>
+  operation !== "keep-alive-at-the-edge" &&
+  operation !== "scan-keys" &&
+  operation !== "scan-leases" &&
+  operation !== "step";
+
+/** The keys that a command may take for its client. */
+function keysWanted(command: Command): string[] {
+  if (command.kind === "lease-grant") return command.keys.map((pair) => pair.key);
+  const isWanted = command.kind === "lease-attach" || command.kind === "lock-acquire" || command.kind === "string-set";
+  return isWanted ? [command.key] : [];
 }

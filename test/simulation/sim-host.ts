@@ -63,7 +63,7 @@ export class SimHost {
     };
     this.scheduler = {
       after: (delayMs, callback) => this.#after(delayMs, callback),
-      soon: (run) => this.#runSoon(run),
+      soon: (run) => this.runSoon(run),
     };
   }
 
@@ -151,7 +151,8 @@ export class SimHost {
     };
   }
 
-  #runSoon(callback: () => void): void {
+  /** What `scheduler.soon` does. */
+  runSoon(callback: () => void): void {
     this.#soon.push(callback);
     if (this.#soon.length > 1) return;
     const round = (): void => {

@@ -168,10 +168,10 @@ export class SimNode {
 
   // Roles and ends ----------------------------------------------------------------------------------------------------
 
-  /** `keepOne`: a client's connection asked for it and stays open, as that of FAILOVER does. */
+  /** `keepOne`: a client's connection asked for it and stays open, as that of FAILOVER does; one that waits asks for nothing. */
   stepDown(keepOne: boolean, done: (reply: Reply) => void): void {
     this.host.enter(() => {
-      const open = [...this.#sessions].filter((session) => !session.isClosed);
+      const open = [...this.#sessions].filter((session) => !session.isClosed && !session.isBlocked);
       const kept = keepOne && open.length > 0 ? this.#world.random.pick(open) : null;
       this.coordinator.stepDown(kept, (reply) => {
         // Anything else is the answer to a second request while the first is under way.

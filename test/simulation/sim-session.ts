@@ -2,12 +2,12 @@ import type { Coordinator } from "#src/coordinator.js";
 import type { Reply } from "#src/engine/reply.js";
 import { PARKED, SATURATED, type Clock, type Scheduler, type Session } from "#src/ports.js";
 import type { Oracle } from "./oracle.js";
-import type { SimRequest } from "./request.js";
+import { mayWait, type SimRequest } from "./request.js";
 import { check } from "./violation.js";
 
 /**
  * The server's end of one connection: what `resp/connection.ts` is in production, without bytes. It submits commands in the order in
- * which they arrive, holds its input back while the server has no room, and sends replies in the order of the requests, whatever
+ * which they arrive, holds its input back while the server has no room or a command waits for a key, and sends replies in the order of the requests, whatever
  * the order in which they become ready.
  */
 
@@ -51,6 +51,8 @@ export class SimSession implements Session {
   #waitsForRoom = false;
   #waitsForTurn = false;
   #nextTicket = 1;
+  /** A command that waits for a key, or may: what came after it runs when it is answered. */
+  #blocked: { readonly ticket: number; readonly request: SimRequest } | null = null;
   #isClosed = false;
   #isForgotten = false;
   /** Set when the store has failed: not a word may come through any more. */
@@ -66,15 +68,27 @@ export class SimSession implements Session {
     return this.#isClosed;
   }
 
+  get isBlocked(): boolean {
+    return this.#blocked !== null;
+  }
+
   /** `dice`: a number from 0 to 1 that decides whether the request runs at once. */
   receive(request: SimRequest, dice: number): void {
     if (this.#isClosed) return;
     this.#backlog.push(request);
-    if (this.#waitsForRoom || this.#waitsForTurn) return;
+    if (this.#isHeld) return;
     if (dice >= this.#options.batchChance) {
       this.#turn();
       return;
     }
+    this.#askForTurn();
+  }
+
+  get #isHeld(): boolean {
+    return this.#waitsForRoom || this.#waitsForTurn || this.#blocked !== null;
+  }
+
+  #askForTurn(): void {
     this.#waitsForTurn = true;
     this.#options.scheduler.soon(() => this.#turn());
   }
@@ -88,6 +102,10 @@ export class SimSession implements Session {
     check(isExpected, "I8-replies", () => `ticket ${ticket} is answered twice, or was never parked`);
     this.#options.oracle.released(waiting.slot.request, reply);
     waiting.slot.reply = reply;
+    if (ticket === this.#blocked?.ticket) {
+      this.#blocked = null;
+      this.#askForTurn();
+    }
     this.#flush();
   }
 
@@ -104,9 +122,12 @@ export class SimSession implements Session {
     if (this.#isForgotten) return;
     this.#isClosed = true;
     this.#isForgotten = true;
+    const { coordinator, oracle } = this.#options;
+    oracle.connectionGone(this.#slots.map(({ slot }) => slot.request));
     this.#slots = [];
     this.#backlog = [];
-    this.#options.coordinator.forget(this);
+    coordinator.forget(this);
+    if (coordinator.report().role === "primary") oracle.connectionForgotten();
   }
 
   /** Runs what has arrived, all of it with one reading of the clock. */
@@ -118,7 +139,7 @@ export class SimSession implements Session {
   }
 
   #runBacklog(): void {
-    while (!this.#waitsForRoom && !this.#isClosed) {
+    while (!this.#waitsForRoom && this.#blocked === null && !this.#isClosed) {
       const request = this.#backlog.shift();
       if (request === undefined) return;
       this.#submit(request);
@@ -127,34 +148,55 @@ export class SimSession implements Session {
   }
 
   #submit(request: SimRequest): void {
-    const { coordinator, oracle } = this.#options;
+    const { oracle } = this.#options;
     const ticket = this.#nextTicket;
     this.#nextTicket += 1;
     this.origin.databaseIndex = request.databaseIndex;
     oracle.beginSubmit(request, this.nowMs);
-    const reply = coordinator.submit(request.command, this, ticket);
+    const reply = this.#carryOut(request, ticket);
     oracle.endSubmit();
     if (reply === SATURATED) {
       check(request.decision === null, "I8-replies", () => "saturated, and decided all the same");
       this.#backlog.unshift(request);
       this.#waitsForRoom = true;
-      coordinator.onRoom(() => this.#resume());
+      this.#options.coordinator.onRoom(() => this.#resume());
       return;
     }
     const slot: Slot = { request, reply: undefined };
     this.#slots.push({ ticket, slot });
     if (reply === PARKED) {
-      const { decision } = request;
-      check(decision !== null, "I8-replies", () => "parked without having been decided");
-      const { durableRevision } = coordinator.report();
-      const hasToWait = request.command.kind !== "lease-keepalive" || decision.requiredRevision > durableRevision;
-      check(hasToWait, "release", () => `a keep-alive waits for nothing: ${request.number}`);
+      this.#checkParked(request);
+      if (mayWait(request.command)) this.#blocked = { ticket, request };
       return;
     }
     // Without a decision it is the refusal of a server that does not serve: nothing happened.
     if (request.decision !== null) oracle.released(request, reply);
     slot.reply = reply;
     this.#flush();
+  }
+
+  #carryOut(request: SimRequest, ticket: number): Reply | typeof PARKED | typeof SATURATED {
+    const { coordinator, oracle } = this.#options;
+    const { command } = request;
+    if (command.kind !== "step") return coordinator.submit(command, this, ticket);
+    return coordinator.atomically(this, ticket, (run) => {
+      const replies = command.commands.map((part) => run(part));
+      oracle.stepDone(request, replies);
+      return replies;
+    });
+  }
+
+  #checkParked(request: SimRequest): void {
+    const { coordinator, oracle } = this.#options;
+    const { decision, command } = request;
+    if (decision === null) {
+      const waits = mayWait(command) && oracle.queues.asks.some((ask) => ask.request === request);
+      check(waits, "I8-replies", () => "parked without having been decided");
+      return;
+    }
+    const { durableRevision } = coordinator.report();
+    const hasToWait = command.kind !== "lease-keepalive" || decision.requiredRevision > durableRevision;
+    check(hasToWait, "release", () => `a keep-alive waits for nothing: ${request.number}`);
   }
 
   #resume(): void {

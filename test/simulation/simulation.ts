@@ -67,6 +67,9 @@ const EVENTS_MAX = 200_000;
 /** What was under way when everything was healed is over by then. */
 const CALM_AFTER_MS = 10_000;
 
+/** How often everything is flushed at the end, at most: nobody waits for longer than two rounds. */
+const FLUSHES_MAX = 5;
+
 /** A tick, and the end of a batch or two. */
 const LATE_MS_MAX = 30;
 
@@ -232,10 +235,13 @@ class Simulation {
     const state = this.oracle.durableNow();
     const orphan = { kind: "key-put", value: "orphan", mode: EXCLUSIVE, sinceUnixMs: 0 } as const;
     const claims: KeyPutOp[] = [{ ...orphan, databaseIndex: 0, key: "key-0", leaseId: "ghost", token: syncedRevision }];
-    const held = [...state.keys.values()].find((key) => key.token > 1);
+    const held = state
+      .allHolds()
+      .find((key) => key.token > 1 && key.plainTtlMs === null && key.mode.kind === "exclusive");
     const other = [...state.leases.keys()].find((id) => id !== held?.leaseId);
     if (held !== undefined && other !== undefined && random.chance(0.5)) {
-      claims.push({ ...held, ...orphan, leaseId: other, token: held.token - 1 });
+      const { databaseIndex, key } = held;
+      claims.push({ ...orphan, databaseIndex, key, leaseId: other, token: held.token - 1 });
     }
     for (const claim of claims) {
       const writer = new BatchWriter();
@@ -366,10 +372,20 @@ class Simulation {
     }
     for (const client of this.#clients) client.rest();
     this.#expectPunctuality();
-    // Leases without an end in sight are ended by hand, when no grant is under way any more.
-    if (this.swarm.workload.ttlChoicesMs.includes(TTL_MS_MAX)) {
-      const flush = { kind: "flush-all" } as const;
-      this.world.after(CALM_AFTER_MS, () => this.#clients[0]?.insist(flush, 10 * this.swarm.workload.patienceMs));
+    this.world.after(CALM_AFTER_MS, () => this.#endWhatLasts(FLUSHES_MAX));
+  }
+
+  /** Leases and keys without an end in sight are ended by hand; once more when everybody has lost patience who still waits. */
+  #endWhatLasts(timesLeft: number): void {
+    const { live } = this.oracle;
+    const lasts = [...live.leases.values(), ...live.allHolds()].some(
+      (item) => ("ttlMs" in item ? item.ttlMs : (item.plainTtlMs ?? 0)) >= TTL_MS_MAX,
+    );
+    const isAnyWaiting = this.#clients.some((client) => client.isWaiting);
+    const { patienceMs } = this.swarm.workload;
+    if (lasts) this.#clients[0]?.insist({ kind: "flush-all" }, 10 * patienceMs);
+    if ((lasts || isAnyWaiting) && timesLeft > 1) {
+      this.world.after(CALM_AFTER_MS + 20 * patienceMs, () => this.#endWhatLasts(timesLeft - 1));
     }
   }
 
@@ -391,6 +407,11 @@ class Simulation {
     check(report.durableRevision <= report.revision, "release", () => "durable before it happened");
     if (report.role !== "primary" || !node.isServing) return;
     check(report.leases === this.oracle.live.leases.size, "ops", () => `${report.leases} leases in the report`);
+    const keys = report.keysByDatabase.reduce((sum, count) => sum + count, 0);
+    check(keys === this.oracle.live.keyCount, "ops", () => `${keys} keys in the report`);
+    const waiting = this.oracle.queues.asks.length;
+    check(report.commandsBlocked <= waiting, "I7-order", () => `${report.commandsBlocked} of ${waiting} commands wait`);
+    this.oracle.checkQueues(node.host.peekMonotonicMs());
     check(report.repliesParked <= this.#requests, "liveness", () => "more replies parked than requests were sent");
   }
 
@@ -419,6 +440,7 @@ class Simulation {
     );
     check(this.oracle.live.leases.size === 0, "liveness", () => "the model has leases left");
     check(report.repliesParked === 0, "liveness", () => `${report.repliesParked} replies stay parked`);
+    check(report.commandsBlocked === 0, "liveness", () => `${report.commandsBlocked} commands wait for ever`);
     check(report.batchOpenBytes === 0, "liveness", () => `${report.batchOpenBytes} bytes never reach the disk`);
     check(report.revision === this.#disk.syncedRevision, "liveness", () => "the newest revision is not on disk");
     check(node.host.timersArmed === 0, "liveness", () => `${node.host.timersArmed} timers stay armed`);

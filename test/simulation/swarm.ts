@@ -36,7 +36,22 @@ export const OPERATIONS = [
   "scan-leases",
 ] as const;
 
-export type Operation = (typeof OPERATIONS)[number];
+export const LOCK_OPERATIONS = [
+  "acquire",
+  "acquire-block",
+  "release",
+  "release-token",
+  "lock-info",
+  "lock-check",
+] as const;
+
+export const STRING_OPERATIONS = ["set-nx", "set", "delete-if", "expire", "persist", "increment"] as const;
+
+export type Operation =
+  | (typeof OPERATIONS)[number]
+  | (typeof LOCK_OPERATIONS)[number]
+  | (typeof STRING_OPERATIONS)[number]
+  | "step";
 
 /** These break what others believe by right; seeds without them put exclusion to the full test. */
 const DISTURBING: ReadonlySet<Operation> = new Set<Operation>([
@@ -44,9 +59,13 @@ const DISTURBING: ReadonlySet<Operation> = new Set<Operation>([
   "delete",
   "flush-database",
   "flush-all",
+  "set",
+  "expire",
 ]);
 
 export interface Workload {
+  /** Nobody does what breaks beliefs of others by right. */
+  readonly isCalm: boolean;
   readonly clients: number;
   readonly requests: number;
   /** From one request of a client to its next. */
@@ -130,7 +149,7 @@ export function chooseSwarm(random: Random): Swarm {
   const thinkMsMean = Math.min(2000, Math.max(0.2, median * random.pick([0.01, 0.1, 1])));
   const workload = chooseWorkload(random, ttlChoicesMs, thinkMsMean);
   const durationMs = (workload.requests * thinkMsMean) / workload.clients;
-  return {
+  const swarm = {
     workload,
     wire: chooseWire(random, thinkMsMean),
     node: chooseConditions(random),
@@ -143,6 +162,26 @@ export function chooseSwarm(random: Random): Swarm {
     operator: chooseOperator(random, durationMs, thinkMsMean),
     orphanChance: random.chance(0.2) ? 0.3 : 0,
   };
+  return { ...swarm, workload: withLocks(random, workload) };
+}
+
+/** Many seeds have locks, many have strings, some have neither: what is about leases alone gets its share of all requests. */
+function withLocks(random: Random, workload: Workload): Workload {
+  const { isCalm } = workload;
+  const weights = new Map(workload.weights);
+  const add = (operations: readonly Operation[], choices: readonly number[]): void => {
+    for (const operation of operations) {
+      const isOff = random.chance(0.2) || (isCalm && DISTURBING.has(operation));
+      weights.set(operation, isOff ? 0 : random.pick(choices));
+    }
+  };
+  const hasLocks = random.chance(0.6);
+  const hasStrings = random.chance(0.5);
+  if (hasLocks) add(LOCK_OPERATIONS, [2, 4, 8]);
+  if (hasLocks) for (const operation of ["acquire-block", "release"] as const) weights.set(operation, 10);
+  if (hasStrings) add(STRING_OPERATIONS, [1, 2, 4]);
+  if (random.chance(0.5)) weights.set("step", random.pick([1, 4]));
+  return { ...workload, weights };
 }
 
 function chooseWorkload(random: Random, ttlChoicesMs: readonly number[], thinkMsMean: number): Workload {
@@ -157,6 +196,7 @@ function chooseWorkload(random: Random, ttlChoicesMs: readonly number[], thinkMs
     weights.set(operation, Math.min(0.5, weights.get(operation) ?? 0));
   }
   return {
+    isCalm,
     clients: random.integer(1, 5),
     requests: random.pick([100, 300, 600, 1000]),
     thinkMsMean,

@@ -22,6 +22,8 @@ export type RuleName =
   | "I5-early-expiry"
   /** A dead lease answers nothing but that it is dead. */
   | "I6-dead-is-dead"
+  /** Those who wait for a key get it in the order of their coming, as soon as it is free, and nobody gets it before them. */
+  | "I7-order"
   /** Replies: each once, in order, the one that was decided, never a refusal of what happened. */
   | "I8-replies"
   /** Nothing is revealed before it is durable. */
@@ -34,6 +36,10 @@ export type RuleName =
   | "ops"
   /** Events: each once, in order, after their change is durable. */
   | "events"
+  /** A step, and a key's way from one holder to the next, are on disk whole or not at all. */
+  | "atomic"
+  /** What clients were told can be put in one order in which each reply is the right one. */
+  | "linearizable"
   /** Everything ends when traffic ends, and nothing stays behind. */
   | "liveness"
   /** The simulated server asked for something that the ports forbid. */

@@ -1,0 +1,208 @@
+import { RoleKeeper, type RoleKeeperOptions } from "#src/cluster/role-keeper.js";
+import type { RoleTimes } from "#src/cluster/role-times.js";
+import { Coordinator } from "#src/coordinator.js";
+import { DEFAULT_ENGINE_LIMITS } from "#src/engine/limits.js";
+import type { Log, NodeAddress, Session } from "#src/ports.js";
+import type { World } from "../sim-world.js";
+import { ClusterHost, type ClusterHostOptions, type StandStill } from "./cluster-host.js";
+import { ClusterSession } from "./cluster-session.js";
+import type { Wire } from "./cluster-wire.js";
+import type { Judge } from "./judge.js";
+import type { SimLink } from "./sim-link.js";
+import type { SimShared } from "./sim-shared.js";
+import { SimSharedStore, type StoreBugs } from "./sim-shared-store.js";
+
+/**
+ * One incarnation of a node of the cluster: the real keeper of the role and the real coordinator over a simulated store, host and
+ * wire.
+ */
+
+export interface ClusterNodeOptions {
+  readonly index: number;
+  readonly incarnation: string;
+  readonly host: ClusterHostOptions;
+  readonly shared: SimShared;
+  readonly link: SimLink;
+  readonly judge: Judge;
+  readonly times: RoleTimes;
+  readonly isCandidate: boolean;
+  readonly resolveMsMax: number;
+  readonly pageRows: number;
+  readonly storeBugs: StoreBugs;
+  readonly Keeper: new (options: RoleKeeperOptions) => RoleKeeper;
+  /** How a turn of a connection stands still between its clock reading and its work; null: it does not. */
+  standsStillInTurn(): { readonly ms: number; readonly kind: StandStill } | null;
+  onEnd(node: ClusterNode, reason: string): void;
+}
+
+/** How long the word that the role is free may take, before the process ends all the same. */
+const RELEASE_MS_MAX = 100;
+/** How long a graceful stop may take before the process is killed. */
+const STOP_MS_MAX = 3_000;
+
+export class ClusterNode {
+  readonly index: number;
+  readonly name: string;
+  readonly incarnation: string;
+  readonly host: ClusterHost;
+  readonly keeper: RoleKeeper;
+  readonly coordinator: Coordinator;
+  readonly wires = new Set<Wire>();
+  readonly #world: World;
+  readonly #store: SimSharedStore;
+  readonly #options: ClusterNodeOptions;
+  readonly #sessions = new Set<ClusterSession>();
+  #hasEnded = false;
+  #isStopping = false;
+
+  constructor(world: World, options: ClusterNodeOptions) {
+    this.#world = world;
+    this.#options = options;
+    this.index = options.index;
+    this.incarnation = options.incarnation;
+    this.name = `node-${options.index}`;
+    const { incarnation, judge } = options;
+    this.host = new ClusterHost(world, options.host);
+    const { host } = this;
+    const log: Log = { write: (level, message) => this.trace(`${level} ${message}`) };
+    const address: NodeAddress = { id: incarnation, host: "127.0.0.1", port: options.index + 1, sentinelPort: 0 };
+    this.#store = new SimSharedStore({
+      shared: options.shared,
+      link: options.link,
+      host,
+      node: address,
+      incarnation,
+      requestTimeoutMs: options.times.requestTimeoutMs,
+      resolveMsMax: options.resolveMsMax,
+      pageRows: options.pageRows,
+      bugs: options.storeBugs,
+    });
+    const coordinatorOf = (): Coordinator => this.coordinator;
+    this.keeper = new options.Keeper({
+      name: "sim",
+      self: address,
+      store: this.#store,
+      holder: {
+        get roleName() {
+          return coordinatorOf().roleName;
+        },
+        takeOver: (onTaken, done) => coordinatorOf().takeOver(onTaken, done),
+        lose: (reason) => coordinatorOf().lose(reason),
+      },
+      clock: host.clock,
+      boottimeMs: () => host.boottimeMs(),
+      scheduler: host.scheduler,
+      fraction: () => world.random.fraction(),
+      log,
+      times: options.times,
+      isCandidate: options.isCandidate,
+      incarnation,
+    });
+    const { keeper } = this;
+    this.coordinator = new Coordinator({
+      store: this.#store,
+      engineLimits: DEFAULT_ENGINE_LIMITS,
+      batchBytesMax: 64 * 1024,
+      clock: host.clock,
+      scheduler: host.scheduler,
+      ids: { incarnation: () => incarnation, fraction: () => world.random.fraction() },
+      log,
+      fault: { point: () => undefined },
+      events: { hasListeners: false, publish: () => undefined },
+      closeSessions: (except) => this.#closeSessions(except),
+      onFailure: (error) => this.#end(`failed: ${error.message}`),
+      cluster: {
+        term: {
+          holds: (nowMs) => {
+            const holds = keeper.holds(nowMs);
+            if (holds) judge.acts(this, host.trueTimeOf(nowMs));
+            return holds;
+          },
+        },
+        handedOver: () => keeper.handedOver(),
+        report: () => keeper.report(),
+      },
+    });
+  }
+
+  get hasEnded(): boolean {
+    return this.#hasEnded;
+  }
+
+  get isStopping(): boolean {
+    return this.#isStopping;
+  }
+
+  get isPrimary(): boolean {
+    return this.coordinator.roleName === "primary";
+  }
+
+  trace(line: string): void {
+    this.#world.trace(`${this.incarnation}: ${line}`);
+  }
+
+  start(): void {
+    this.host.enter(() => this.keeper.start());
+  }
+
+  accept(owner: string, wire: Wire): ClusterSession {
+    const session = new ClusterSession(this, owner, wire);
+    this.#sessions.add(session);
+    return session;
+  }
+
+  sessionLost(session: ClusterSession): void {
+    if (!this.#sessions.delete(session)) return;
+    session.lost();
+  }
+
+  acknowledges(): void {
+    this.#options.judge.acknowledges(this, this.#store.takenEpoch);
+  }
+
+  standsStillInTurn(): boolean {
+    const pause = this.#options.standsStillInTurn();
+    if (pause !== null) this.host.standStill(pause.ms, pause.kind);
+    return pause !== null;
+  }
+
+  /** FAILOVER: the role is given up, the process goes on. */
+  failover(): void {
+    this.host.enter(() => {
+      if (!this.#isStopping) this.coordinator.stepDown(null, () => this.trace("has handed over"));
+    });
+  }
+
+  /** SIGTERM: hands over, then ends. */
+  stop(): void {
+    if (this.#isStopping) return;
+    this.#isStopping = true;
+    this.trace("asked to stop");
+    this.#world.after(STOP_MS_MAX, () => this.crash());
+    this.host.enter(() => {
+      this.keeper.stop();
+      const close = (): void => this.coordinator.stop(() => this.#end("stopped"));
+      if (!this.isPrimary) close();
+      else this.coordinator.stepDown(null, () => this.host.scheduler.after(this.#world.random.between(0, RELEASE_MS_MAX), close));
+    });
+  }
+
+  /** The process is killed, or the power goes. */
+  crash(): void {
+    this.#end("killed");
+  }
+
+  #end(reason: string): void {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.trace(`ended: ${reason}`);
+    this.host.kill();
+    for (const wire of this.wires) wire.closedByServer();
+    this.wires.clear();
+    this.#options.onEnd(this, reason);
+  }
+
+  #closeSessions(except: Session | null): void {
+    for (const session of this.#sessions) if (session !== except) session.close();
+  }
+}
