@@ -392,6 +392,12 @@ export class Coordinator {
     tenure.committer.drain(close);
   }
 
+  /** The store has failed with nothing in flight: the same end as when a batch fails. */
+  storeFailed(error: StoreError): void {
+    if (this.#tenure === null) this.#fail(error);
+    else this.#storeFailed(this.#tenure, error);
+  }
+
   /** For tests and the simulation: the engine while there is one. */
   get engine(): Engine | null {
     return this.#tenure?.engine ?? null;

@@ -200,6 +200,7 @@ class Node {
       ids,
       scheduler,
       acceptLoss: this.#config.acceptLoss,
+      onFailure: (error) => this.#coordinator.storeFailed(error),
       workerFault:
         faultScript === "" ? null : { moduleUrl: new URL("./system.js", import.meta.url).href, spec: faultScript },
     });

@@ -1,4 +1,14 @@
-import { linkSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
+import {
+  type BigIntStats,
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { xxh3 } from "@node-rs/xxhash";
 import { STORE_FORMAT_VERSION } from "../schema.js";
@@ -46,6 +56,8 @@ export class DataDirectory {
   readonly witnessPath: string;
   readonly #formatPath: string;
   readonly #pidPath: string;
+  readonly #lockPath: string;
+  #lockFile: BigIntStats | null = null;
 
   constructor(path: string) {
     this.path = resolve(path);
@@ -53,6 +65,7 @@ export class DataDirectory {
     this.witnessPath = join(this.path, "WITNESS");
     this.#formatPath = join(this.path, "FORMAT");
     this.#pidPath = join(this.path, "PID");
+    this.#lockPath = join(this.databasePath, "LOCK");
   }
 
   /**
@@ -93,6 +106,34 @@ export class DataDirectory {
   completeFormat(incarnation: string): void {
     const record: FormatRecord = { version: STORE_FORMAT_VERSION, incarnation, state: "complete" };
     usable("the data directory cannot be written", () => replaceFile(this.#formatPath, formatText(record)));
+  }
+
+  // Its place ---------------------------------------------------------------------------------------------------------
+
+  /** RocksDB has its lock: from now on `checkPlace` knows this directory from any other. */
+  notePlace(): void {
+    this.#lockFile = usable("the data directory cannot be read", () => statSync(this.#lockPath, { bigint: true }));
+  }
+
+  /**
+   * Throws StoreError `unusable` when the path does not lead to the directory any more that was opened. A process that goes on
+   * then writes into files without a name, and another one may take the path. The lock file tells: it is open, so its inode cannot be
+   * another file's.
+   */
+  checkPlace(): void {
+    if (this.#lockFile === null) return;
+    let found: BigIntStats | undefined;
+    try {
+      found = statSync(this.#lockPath, { bigint: true, throwIfNoEntry: false });
+    } catch (error) {
+      throw new StoreError("unusable", `the data directory cannot be looked at: ${String(error)}`);
+    }
+    if (found?.ino === this.#lockFile.ino && found.dev === this.#lockFile.dev) return;
+    const what = found === undefined ? "is gone" : "is another file now";
+    throw new StoreError(
+      "unusable",
+      `${this.path} was removed or replaced while the server ran: ${this.#lockPath} ${what}`,
+    );
   }
 
   // PID ---------------------------------------------------------------------------------------------------------------

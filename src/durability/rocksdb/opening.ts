@@ -69,6 +69,7 @@ export async function openStore(options: OpeningOptions): Promise<OpenedStore> {
   }
   try {
     options.fault.point("open:after-lock");
+    directory.notePlace();
     // Another process may have finished the creation between our look at FORMAT and our lock.
     format = directory.readFormat() ?? format;
     directory.writePid();

@@ -8,9 +8,11 @@ import { type CommitBatch, type Done, type RowPage, type Store, StoreError, type
 import {
   allocateShared,
   BATCH_BYTES,
+  CHECK_PLACE,
   COMPLETION,
   LOAD_NUMBER,
   OUTCOME,
+  PLACE_CHECK_INTERVAL_MS,
   REQUEST,
   REQUEST_CLOSE,
   REQUEST_COMMIT,
@@ -31,7 +33,8 @@ import { WitnessSlots } from "./witness.js";
  * what that costs: `shared.ts`).
  *
  * Besides passing things on, this half decides when the witness file is synced: a second after the first batch that was not
- * covered by the last sync, through libuv's pool, so that neither the loop nor the worker waits for it.
+ * covered by the last sync, through libuv's pool, so that neither the loop nor the worker waits for it. And which batch is due for a look at
+ * the directory's place, which costs 5 us.
  *
  * The first failure of anything that makes a batch durable (the write, the sync, the witness, the thread itself) latches: the
  * batch in flight and every later one get that error.
@@ -47,6 +50,10 @@ export interface RocksStoreOptions {
   readonly acceptLoss: boolean;
   /** Rows are loaded in pages of about this size: one page is one slice of the loop. */
   readonly pageBytes?: number;
+  /**
+   * The store has failed with no commit in flight, once; every later commit fails too. Without it only those tell.
+   */
+  readonly onFailure?: (error: StoreError) => void;
   /** Fault points inside the worker thread; tests only. */
   readonly workerFault?: WorkerFault | null;
 }
@@ -91,6 +98,7 @@ export class RocksStore implements Store {
   #revision = 0;
   #completions = 0;
   #load: Load | null = null;
+  #placeCheckDueMs = -Infinity;
   #closeCalled = false;
   #closed: Done | null = null;
 
@@ -164,6 +172,7 @@ export class RocksStore implements Store {
     const { control, revision, batch: shared } = this.#area;
     revision[0] = batch.revision;
     Atomics.store(control, WITNESS_SLOT, this.#slots.writing);
+    Atomics.store(control, CHECK_PLACE, this.#isPlaceCheckDue() ? 1 : 0);
     this.#awaitCompletion();
     if (batch.bytes.length <= SHARED_BATCH_BYTES_MAX) {
       shared.set(batch.bytes);
@@ -174,6 +183,13 @@ export class RocksStore implements Store {
       this.#worker?.postMessage(copy, [copy.buffer]);
       this.#request(REQUEST_COMMIT_BY_MESSAGE);
     }
+  }
+
+  #isPlaceCheckDue(): boolean {
+    const nowMs = this.#options.clock.monotonicMs();
+    if (nowMs < this.#placeCheckDueMs) return false;
+    this.#placeCheckDueMs = nowMs + PLACE_CHECK_INTERVAL_MS;
+    return true;
   }
 
   close(done: Done): void {
@@ -240,7 +256,8 @@ export class RocksStore implements Store {
         this.#endLoad(new StoreError(message.code, message.message));
         return;
       case "commit-failed":
-        this.#fail(new StoreError("write-failed", message.message));
+      case "failed":
+        this.#fail(new StoreError(message.code, message.message));
         return;
       case "closed":
         if (message.failure !== null) this.#failure ??= new StoreError("write-failed", message.failure);
@@ -275,10 +292,12 @@ export class RocksStore implements Store {
   // Failure and the end -----------------------------------------------------------------------------------------------
 
   #fail(error: StoreError): void {
+    const isFirst = this.#failure === null;
     this.#failure ??= error;
     const done = this.#committing;
     this.#committing = null;
-    done?.(this.#failure);
+    if (done !== null) done(this.#failure);
+    else if (isFirst && !this.#closeCalled) this.#options.onFailure?.(this.#failure);
     this.#closeWhenQuiet();
   }
 

@@ -17,6 +17,9 @@ import type { StoreErrorCode, StoreIdentity } from "../store.js";
  *   ... with one batch per millisecond: messages 73 us, this 35 us
  */
 
+/** How long a directory that was removed or replaced may go unnoticed, in milliseconds. */
+export const PLACE_CHECK_INTERVAL_MS = 1000;
+
 /** Words of the control block. */
 export const REQUEST = 0;
 export const COMPLETION = 1;
@@ -29,6 +32,8 @@ export const WITNESS_SLOT = 4;
 export const OUTCOME = 5;
 /** Tells pages of an abandoned load from those of the running one. */
 export const LOAD_NUMBER = 6;
+/** 1: look whether the directory is still in its place before this batch is written. */
+export const CHECK_PLACE = 7;
 const CONTROL_WORDS = 16;
 
 /** The batch's revision, in the words behind the control block: a double, because revisions go beyond 32 bits. */
@@ -86,5 +91,7 @@ export type WorkerMessage =
   | { readonly kind: "page"; readonly load: number; readonly bytes: Uint8Array; readonly rowCount: number }
   | { readonly kind: "loaded"; readonly load: number }
   | { readonly kind: "load-failed"; readonly load: number; readonly code: StoreErrorCode; readonly message: string }
-  | { readonly kind: "commit-failed"; readonly message: string }
+  | { readonly kind: "commit-failed"; readonly code: StoreErrorCode; readonly message: string }
+  /** With no batch in flight. */
+  | { readonly kind: "failed"; readonly code: StoreErrorCode; readonly message: string }
   | { readonly kind: "closed"; readonly failure: string | null };

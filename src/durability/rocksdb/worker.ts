@@ -8,9 +8,11 @@ import { messageOf, type RowCursor } from "./database.js";
 import { type OpenedStore, openStore } from "./opening.js";
 import {
   BATCH_BYTES,
+  CHECK_PLACE,
   COMPLETION,
   LOAD_NUMBER,
   OUTCOME,
+  PLACE_CHECK_INTERVAL_MS,
   REQUEST,
   REQUEST_CLOSE,
   REQUEST_COMMIT,
@@ -32,6 +34,9 @@ import {
  * A batch: apply and sync, note its revision in the witness, tell the main thread. In this order, so that the witness never lags
  * behind an acknowledgement.
  *
+ * About once a second, with batches and without, it looks whether the directory is still in its place: one that was removed or replaced is a
+ * failure.
+ *
  * After the first failure no batch is written any more, whatever is asked.
  */
 
@@ -43,7 +48,7 @@ class StoreThread {
   readonly #input: WorkerInput;
   readonly #store: OpenedStore;
   readonly #fault: Fault;
-  #failure: string | null = null;
+  #failure: StoreError | null = null;
   #cursor: RowCursor | null = null;
   /** Read ahead, so that the main thread decodes one page while this one reads the next. */
   #nextPage: RowPage | null = null;
@@ -60,9 +65,12 @@ class StoreThread {
   serve(): void {
     const { control } = this.#area;
     for (let served = 0; ;) {
-      Atomics.wait(control, REQUEST, served);
+      const woken = Atomics.wait(control, REQUEST, served, PLACE_CHECK_INTERVAL_MS);
       const request = Atomics.load(control, REQUEST);
-      if (request === served) continue;
+      if (request === served) {
+        if (woken === "timed-out") this.#checkPlace();
+        continue;
+      }
       served = request;
       const kind = Atomics.load(control, REQUEST_KIND);
       if (kind === REQUEST_COMMIT) this.#commit(this.#area.batch.subarray(0, Atomics.load(control, BATCH_BYTES)));
@@ -80,31 +88,59 @@ class StoreThread {
       this.#fault.point("close:before-sync");
       witness.sync();
     } catch (error) {
-      this.#failure ??= messageOf(error);
+      this.#fail(error);
     }
     witness.close();
-    directory.removePid();
+    if (this.#isInPlace()) directory.removePid();
     try {
       await database.close();
     } catch (error) {
-      this.#failure ??= messageOf(error);
+      this.#fail(error);
     }
-    send(this.#port, { kind: "closed", failure: this.#failure });
+    send(this.#port, { kind: "closed", failure: this.#failure?.message ?? null });
+  }
+
+  #fail(error: unknown): StoreError {
+    this.#failure ??= error instanceof StoreError ? error : new StoreError("write-failed", messageOf(error));
+    return this.#failure;
+  }
+
+  /** With no batch at hand. */
+  #checkPlace(): void {
+    if (this.#failure !== null) return;
+    try {
+      this.#store.directory.checkPlace();
+    } catch (error) {
+      const { code, message } = this.#fail(error);
+      send(this.#port, { kind: "failed", code, message });
+    }
+  }
+
+  /** Whether small files at the path are this store's still. */
+  #isInPlace(): boolean {
+    try {
+      this.#store.directory.checkPlace();
+      return true;
+    } catch (error) {
+      this.#fail(error);
+      return false;
+    }
   }
 
   #commit(batch: Buffer): void {
     const { control, revision } = this.#area;
     let outcome = 0;
     try {
-      if (this.#failure !== null) throw new Error(this.#failure);
+      if (this.#failure !== null) throw this.#failure;
+      if (Atomics.load(control, CHECK_PLACE) !== 0) this.#store.directory.checkPlace();
       this.#fault.point("commit:before-write");
       this.#store.database.apply(batch);
       this.#fault.point("commit:after-write");
       this.#store.witness.write(Atomics.load(control, WITNESS_SLOT), revision[0] ?? 0);
     } catch (error) {
-      this.#failure ??= messageOf(error);
+      const { code, message } = this.#fail(error);
       outcome = 1;
-      send(this.#port, { kind: "commit-failed", message: this.#failure });
+      send(this.#port, { kind: "commit-failed", code, message });
     }
     Atomics.store(control, OUTCOME, outcome);
     Atomics.add(control, COMPLETION, 1);
