@@ -11,7 +11,8 @@ import { KeptLog } from "./commands-harness.js";
 
 /** Sentinel ports over real sockets, driven by a view of a cluster that the test holds in its hand. */
 
-export const ROLE_DURATION_MS = 1000;
+/** Long enough that a real Sentinel on a crowded machine takes nobody for dead. */
+export const ROLE_DURATION_MS = 3000;
 
 /** What one node sees; a test changes it as the store would. */
 export class HeldView implements ClusterView {

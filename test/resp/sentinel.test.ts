@@ -1,4 +1,8 @@
+import { readFileSync } from "node:fs";
+import * as fc from "fast-check";
 import { afterEach, describe, expect, test } from "vitest";
+import type { CommandTable } from "#src/resp/command-table.js";
+import { switchEvents } from "#src/resp/sentinel/switch-events.js";
 import { ClusterState } from "#src/resp/sentinel/cluster-state.js";
 import { sentinelCommandTable } from "#src/resp/sentinel/sentinel-commands.js";
 import { PubSub } from "#src/resp/pubsub.js";
@@ -129,7 +133,7 @@ describe.each([2, 3] as const)("RESP%i", (protocol) => {
     const view = viewOfPrimary();
     const client = await (await sentinelOf(view)).connect(protocol);
     view.setOthers([B]);
-    view.goStale(2500);
+    view.goStale(ROLE_DURATION_MS + 1500);
     const address_ = await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME);
     expect(address_ === null || (address_ as { length: number }).length === -1).toBe(true);
     const [ofMasters] = records(await client.call("SENTINEL", "MASTERS"));
@@ -200,11 +204,11 @@ test("a node that never heard of a primary names none", async () => {
   view.seenAgoMs = Number.POSITIVE_INFINITY;
   const clock = new HeldClock();
   const client = await (await sentinelOf(view, { clock })).connect();
-  clock.nowMs += 4000;
+  clock.nowMs += ROLE_DURATION_MS + 1000;
   const record = await master(client);
   expect(record.get("flags")).toBe("s_down,o_down,master,disconnected");
-  expect(record.get("last-ok-ping-reply")).toBe("4000");
-  expect(record.get("s-down-time")).toBe("3000");
+  expect(record.get("last-ok-ping-reply")).toBe(String(ROLE_DURATION_MS + 1000));
+  expect(record.get("s-down-time")).toBe("1000");
   expect(record.get("num-slaves")).toBe("0");
   expect(record.get("num-other-sentinels")).toBe("0");
 });
@@ -309,7 +313,7 @@ test("QUIT and CLIENT", async () => {
   await client.closed;
 });
 
-test("every row of the table agrees with its arguments", () => {
+function tableOf(view: HeldView): CommandTable {
   const settings = new RuntimeSettings({
     bind: [],
     port: 0,
@@ -323,14 +327,17 @@ test("every row of the table agrees with its arguments", () => {
     debugCommands: false,
     frameBytesMax: 1,
   });
-  const view = viewOfPrimary();
   const clock = new HeldClock();
   const unused = null as never;
-  const table = sentinelCommandTable(
+  return sentinelCommandTable(
     { settings, clock, diagnostics: unused, log: unused, figures: unused, identity: unused },
     new PubSub(settings),
     new ClusterState(view, clock, ROLE_DURATION_MS),
   );
+}
+
+test("every row of the table agrees with its arguments", () => {
+  const table = tableOf(viewOfPrimary());
   const names = [...table.all()].map(({ name }) => name);
   expect(names.length).toBe(new Set(names).size);
   for (const definition of table.all()) {
@@ -338,4 +345,48 @@ test("every row of the table agrees with its arguments", () => {
     const words = definition.name.split("|").length;
     expect(Math.abs(definition.arity), definition.name).toBe(words + fewestArguments(definition.arguments));
   }
+});
+
+test("PROTOCOL.md names exactly the subcommands of SENTINEL, and the events in their order", () => {
+  const text = readFileSync(new URL("../../docs/PROTOCOL.md", import.meta.url), "utf8");
+  const [, section = ""] = /\n## The Sentinel port\n([^]*?)\n## /.exec(text) ?? [];
+  const documented = new Set([...section.matchAll(/`SENTINEL ([a-z-]+)/g)].map(([, name]) => `sentinel|${name}`));
+  const table = tableOf(viewOfPrimary());
+  const defined = [...table.all()].map(({ name }) => name).filter((name) => name.startsWith("sentinel|"));
+  expect([...documented].sort()).toEqual(defined.filter((name) => name !== "sentinel|help").sort());
+  const channels = [...section.matchAll(/^\| `([+-][a-z-]+)` \|/gm)].map(([, channel]) => channel);
+  expect(channels).toEqual(switchEvents(NAME, A, B).map(({ channel }) => channel));
+});
+
+test("whatever is sent is answered once, and the node goes on", async () => {
+  const sentinel = await sentinelOf(viewOfPrimary());
+  const client = await sentinel.connect();
+  /** These end the connection, or answer never or more than once. */
+  const apart = /^(quit|p?(un)?subscribe|client\|(reply|kill))$/;
+  const names = [...tableOf(viewOfPrimary()).all()].map(({ name }) => name).filter((name) => !apart.test(name));
+  const odd = fc.constantFrom(
+    NAME,
+    "",
+    "*",
+    "0",
+    "-1",
+    "\u0000\u00ff\r\n",
+    "get",
+    "sentinel",
+    "3",
+    "AUTH",
+    "TYPE",
+    "x".repeat(300),
+  );
+  const request = fc
+    .tuple(fc.constantFrom(...names), fc.array(odd, { maxLength: 4 }))
+    .map(([name, args]) => [...name.split("|"), ...args]);
+  await fc.assert(
+    fc.asyncProperty(fc.array(request, { minLength: 1, maxLength: 20 }), async (requests) => {
+      await client.send("HELLO", "2");
+      const replies = await client.pipeline([...requests, ["ROLE"]]);
+      expect(replies.at(-1)).toEqual(["sentinel", [NAME]]);
+    }),
+    { numRuns: 60 },
+  );
 });
