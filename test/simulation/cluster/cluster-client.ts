@@ -95,7 +95,8 @@ class Channel implements WireEnd {
 
   hear(request: Request, reply: Reply): void {
     const pending = this.#pending.shift();
-    if (pending === undefined || pending.request !== request) throw new Error("answers come in the order of the requests");
+    if (pending === undefined || pending.request !== request)
+      throw new Error("answers come in the order of the requests");
     if (isRefusal(reply)) {
       pending.answer({ kind: "refused" });
       this.drop();
@@ -248,13 +249,21 @@ export class ClusterClient {
     const key = this.#someKey();
     const known = judge.tokenKnown(key);
     const blockMs = random.chance(0.5) ? random.integer(1, workload.blockMsMax) : null;
-    const command: Command = { kind: "lock-acquire", key, id: belief.id, value: null, mode: { kind: "exclusive" }, blockMs };
+    const command: Command = {
+      kind: "lock-acquire",
+      key,
+      id: belief.id,
+      value: null,
+      mode: { kind: "exclusive" },
+      blockMs,
+    };
     let token: number | null = null;
     for (let count = 0; count < TRIES_MAX && this.#believes(belief); count += 1) {
       const answer = yield* this.#ask(this.#work, command, blockMs ?? 0);
       if (answer.kind !== "reply") continue;
       if (typeof answer.reply === "number") token = answer.reply;
-      else if (answer.reply instanceof ErrorReply && answer.reply.text.startsWith("NOLEASE")) judge.deadByWord(belief, answer.reply.text);
+      else if (answer.reply instanceof ErrorReply && answer.reply.text.startsWith("NOLEASE"))
+        judge.deadByWord(belief, answer.reply.text);
       break;
     }
     if (token === null || belief.isGivenUp) return;

@@ -183,7 +183,10 @@ export class ClusterNode {
       this.keeper.stop();
       const close = (): void => this.coordinator.stop(() => this.#end("stopped"));
       if (!this.isPrimary) close();
-      else this.coordinator.stepDown(null, () => this.host.scheduler.after(this.#world.random.between(0, RELEASE_MS_MAX), close));
+      else
+        this.coordinator.stepDown(null, () =>
+          this.host.scheduler.after(this.#world.random.between(0, RELEASE_MS_MAX), close),
+        );
     });
   }
 

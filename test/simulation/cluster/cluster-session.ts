@@ -11,7 +11,8 @@ interface Slot {
 }
 
 /** A node that serves says neither. */
-export const isRefusal = (reply: Reply): boolean => reply instanceof ErrorReply && /^(READONLY|LOADING) /.test(reply.text);
+export const isRefusal = (reply: Reply): boolean =>
+  reply instanceof ErrorReply && /^(READONLY|LOADING) /.test(reply.text);
 
 /**
  * The server's end of one connection: what `resp/connection.ts` is in production, without bytes. Replies go out in the order of the
@@ -43,7 +44,11 @@ export class ClusterSession implements Session {
   deliver(ticket: number, reply: Reply): void {
     if (this.#isClosed) return;
     const slot = this.#slots.find((candidate) => candidate.ticket === ticket);
-    demand(slot !== undefined && slot.reply === undefined, "ports", () => `ticket ${ticket} is answered twice, or was never parked`);
+    demand(
+      slot !== undefined && slot.reply === undefined,
+      "ports",
+      () => `ticket ${ticket} is answered twice, or was never parked`,
+    );
     slot.reply = reply;
     this.#flush();
   }

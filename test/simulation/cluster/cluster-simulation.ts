@@ -342,7 +342,10 @@ class ClusterSimulation {
     const boundMs = (swarm.candidates > 1 ? 1 : 2) * roleMs + SLACK_MS;
     const isServed = (): boolean => this.#alive().some((node) => node.isPrimary && node.keeper.hasTerm);
     this.#runUntil(fromMs + boundMs, isServed);
-    const roles = (): string => this.#alive().map((node) => `${node.incarnation} ${node.coordinator.roleName}`).join(", ");
+    const roles = (): string =>
+      this.#alive()
+        .map((node) => `${node.incarnation} ${node.coordinator.roleName}`)
+        .join(", ");
     demand(isServed(), "liveness", () => `nobody serves ${boundMs} ms after all was healed: ${roles()}`);
     this.counts.healedMs = world.nowMs - fromMs;
   }
@@ -351,10 +354,15 @@ class ClusterSimulation {
     const { world, swarm } = this;
     const fromMs = world.nowMs;
     const { blockMsMax, patienceMs, thinkMsMean } = swarm.workload;
-    const boundMs = PROGRESS_MS + blockMsMax + 2 * patienceMs + 20 * thinkMsMean + 2 * Math.max(...swarm.workload.ttlsMs);
+    const boundMs =
+      PROGRESS_MS + blockMsMax + 2 * patienceMs + 20 * thinkMsMean + 2 * Math.max(...swarm.workload.ttlsMs);
     const areServed = (): boolean => this.#clients.every((client) => client.servedAtMs > fromMs);
     this.#runUntil(fromMs + boundMs, areServed);
-    const left = (): string => this.#clients.filter((client) => client.servedAtMs <= fromMs).map(({ name }) => name).join(", ");
+    const left = (): string =>
+      this.#clients
+        .filter((client) => client.servedAtMs <= fromMs)
+        .map(({ name }) => name)
+        .join(", ");
     demand(areServed(), "liveness", () => `not served ${boundMs} ms after somebody could: ${left()}`);
     const primary = this.#alive().filter((node) => node.isPrimary);
     demand(primary.length === 1, "liveness", () => `${primary.length} nodes are primary while all is well`);
@@ -373,7 +381,10 @@ class ClusterSimulation {
 }
 
 /** A failure for people: the seed, how to run it again, what the seed switched on, and how it came to it. */
-export function reportOfCluster({ seed, swarm, failure, traceLines }: ClusterSimulationResult, traceLinesMax = 40): string {
+export function reportOfCluster(
+  { seed, swarm, failure, traceLines }: ClusterSimulationResult,
+  traceLinesMax = 40,
+): string {
   const lines = [
     `seed ${seed}: ${failure?.stack ?? "no failure"}`,
     `replay: npm run sim:cluster -- --seed ${seed} --verbose`,

@@ -36,7 +36,8 @@ interface Actor {
   readonly incarnation: string;
 }
 
-const REVISION_ROW = `${ROW_PREFIX}m/revision`;
+const META_PREFIX = `${ROW_PREFIX}m/`;
+const REVISION_ROW = `${META_PREFIX}revision`;
 
 export interface JudgeCounts {
   transactions: number;
@@ -96,10 +97,9 @@ export class Judge implements SharedObserver {
     // What a take-over writes about itself is no batch.
     const isRepeated = fence === undefined && this.#isRepeatedBatch(rows);
     const touched = new Set<ByteString>();
-    const ops = decode(rows);
-    for (const { key: row, value } of rows) {
-      if (value === null) this.#rowGone(row, touched);
-      else this.#rowPut(row, ops.get(row), isRepeated, touched);
+    for (const change of rows) {
+      if (change.value === null) this.#rowGone(change.key, touched);
+      else if (!change.key.startsWith(META_PREFIX)) this.#rowPut(change.key, decode(change), isRepeated, touched);
     }
     for (const key of touched) this.#checkHolders(key);
     this.#checkBeliefs(rows);
@@ -126,7 +126,9 @@ export class Judge implements SharedObserver {
         revision = number;
       },
     });
-    const text = rows.map(({ key, value }) => `${key}=${value === null ? "" : Buffer.from(value).toString("latin1")}`).join("\n");
+    const text = rows
+      .map(({ key, value }) => `${key}=${value === null ? "" : Buffer.from(value).toString("latin1")}`)
+      .join("\n");
     const isRepeated = revision === this.#batchRevision;
     this.#world.trace(`store: batch ${revision}${isRepeated ? " again" : ""}`);
     if (isRepeated) this.counts.repeatedBatches += 1;
@@ -142,8 +144,8 @@ export class Judge implements SharedObserver {
     return isRepeated;
   }
 
-  #rowPut(row: ByteString, op: RowOp | undefined, isRepeated: boolean, touched: Set<ByteString>): void {
-    if (op === undefined) return;
+  #rowPut(row: ByteString, op: RowOp | null, isRepeated: boolean, touched: Set<ByteString>): void {
+    if (op === null) return;
     if (op.kind === "lease-put") {
       const why = this.#ended.get(op.id);
       demand(why === undefined, "S2-ended", () => `lease ${op.id} is written, ${why}`);
@@ -176,7 +178,8 @@ export class Judge implements SharedObserver {
 
   #checkHolders(key: ByteString): void {
     const holders = [...(this.#holders.get(key) ?? [])].map((row) => this.#keyRows.get(row));
-    const text = (): string => `${key} is held by ${holders.map((op) => `${op?.leaseId} (${op?.token})`).join(" and ")}`;
+    const text = (): string =>
+      `${key} is held by ${holders.map((op) => `${op?.leaseId} (${op?.token})`).join(" and ")}`;
     demand(holders.length <= 1, "S4-exclusion", text);
   }
 
@@ -197,12 +200,20 @@ export class Judge implements SharedObserver {
   #checkBelief(belief: LeaseBelief): void {
     const { id, clientName, keys } = belief;
     const leftMs = (): number => Math.round(belief.untilMs - belief.clientNowMs());
-    demand(this.leases.has(id), "S3-early-end", () => `${clientName} believes in ${id} for ${leftMs()} ms more, it is gone`);
+    demand(
+      this.leases.has(id),
+      "S3-early-end",
+      () => `${clientName} believes in ${id} for ${leftMs()} ms more, it is gone`,
+    );
     for (const [key, token] of keys) {
       const held = [...(this.#holders.get(key) ?? [])].map((row) => this.#keyRows.get(row));
       const isHeld = held.some((op) => op?.leaseId === id && op.token === token);
       const by = (): string => held.map((op) => `${op?.leaseId} (${op?.token})`).join(" and ");
-      demand(isHeld, "S3-early-end", () => `${clientName} believes that ${id} has ${key} (${token}); it is with: ${by()}`);
+      demand(
+        isHeld,
+        "S3-early-end",
+        () => `${clientName} believes that ${id} has ${key} (${token}); it is with: ${by()}`,
+      );
     }
   }
 
@@ -212,7 +223,8 @@ export class Judge implements SharedObserver {
   acts(node: Actor, atMs: number): void {
     if (this.#off.has("S1-one-primary")) return;
     const fence = this.#fences.findLast((candidate) => candidate.atMs <= atMs);
-    const text = (): string => `${node.name} acts at ${atMs.toFixed(3)}, ${fence?.incarnation} has the fence since ${fence?.atMs.toFixed(3)}`;
+    const text = (): string =>
+      `${node.name} acts at ${atMs.toFixed(3)}, ${fence?.incarnation} has the fence since ${fence?.atMs.toFixed(3)}`;
     demand(fence?.incarnation === node.incarnation, "S1-one-primary", text);
   }
 
@@ -250,7 +262,8 @@ export class Judge implements SharedObserver {
   /** The client is told that its lease is dead. */
   deadByWord(belief: LeaseBelief, what: string): void {
     const leftMs = Math.round(belief.untilMs - belief.clientNowMs());
-    const text = (): string => `${belief.clientName} believes in ${belief.id} for ${leftMs} ms more, and is told ${what}`;
+    const text = (): string =>
+      `${belief.clientName} believes in ${belief.id} for ${leftMs} ms more, and is told ${what}`;
     demand(!this.#isBelieved(belief), "S3-early-end", text);
   }
 
@@ -264,9 +277,17 @@ export class Judge implements SharedObserver {
     this.#tokensKnown.set(key, Math.max(token, this.tokenKnown(key)));
     belief.keys.set(key, token);
     if (!this.#isBelieved(belief)) return;
-    const others = [...this.#beliefs.values()].filter((other) => other !== belief && other.keys.has(key) && this.#isBelieved(other));
-    const who = (): string => others.map((other) => `${other.clientName} with ${other.id} (${other.keys.get(key)})`).join(" and ");
-    demand(others.length === 0, "S4-exclusion", () => `${belief.clientName} with ${belief.id} (${token}) is told that it has ${key}, which is believed held by ${who()}`);
+    const others = [...this.#beliefs.values()].filter(
+      (other) => other !== belief && other.keys.has(key) && this.#isBelieved(other),
+    );
+    const who = (): string =>
+      others.map((other) => `${other.clientName} with ${other.id} (${other.keys.get(key)})`).join(" and ");
+    demand(
+      others.length === 0,
+      "S4-exclusion",
+      () =>
+        `${belief.clientName} with ${belief.id} (${token}) is told that it has ${key}, which is believed held by ${who()}`,
+    );
     this.#checkBelief(belief);
   }
 
@@ -286,7 +307,11 @@ export class Judge implements SharedObserver {
 
   /** A key was given back and acknowledged. */
   released(belief: LeaseBelief, key: ByteString, token: number): void {
-    demand(!this.#hasToken(belief.id, key, token), "S2-ended", () => `${belief.id} has ${key} (${token}), which it released`);
+    demand(
+      !this.#hasToken(belief.id, key, token),
+      "S2-ended",
+      () => `${belief.id} has ${key} (${token}), which it released`,
+    );
   }
 
   unknownOutcome(): void {
@@ -302,13 +327,15 @@ function pageOf(rows: readonly AppliedChange[]): ReturnType<PageWriter["take"]> 
   return writer.take();
 }
 
-function decode(rows: readonly AppliedChange[]): Map<ByteString, RowOp> {
-  const ops = new Map<ByteString, RowOp>();
-  for (const row of rows) {
-    if (row.value === null || row.key.startsWith(`${ROW_PREFIX}m/`)) continue;
-    decodePage(pageOf([row]), { op: (op) => ops.set(row.key, op), revision: () => undefined });
-  }
-  return ops;
+function decode(row: AppliedChange): RowOp | null {
+  let decoded: RowOp | null = null;
+  decodePage(pageOf([row]), {
+    op: (op) => {
+      decoded = op;
+    },
+    revision: () => undefined,
+  });
+  return decoded;
 }
 
 /** Whether each line of a text is one of another. */

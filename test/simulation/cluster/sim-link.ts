@@ -54,7 +54,12 @@ export class SimLink {
    * Does `atStore` at the store; `done` gets what it returned, or null when no answer came within the timeout of the asking host's
    * clock. Nothing that a dead host asked for is taken back.
    */
-  call<Answer extends object>(host: ClusterHost, timeoutMs: number, atStore: () => Answer, done: (answer: Answer | null) => void): void {
+  call<Answer extends object>(
+    host: ClusterHost,
+    timeoutMs: number,
+    atStore: () => Answer,
+    done: (answer: Answer | null) => void,
+  ): void {
     let isOpen = true;
     const timer = host.scheduler.after(timeoutMs, () => {
       if (!isOpen) return;

@@ -1,13 +1,36 @@
-import { asBuffer, BatchReader, BatchWriter, CHANGE_CLEAR_RANGE, CHANGE_DELETE, CHANGE_PUT, PageWriter } from "#src/durability/batch.js";
+import {
+  asBuffer,
+  BatchReader,
+  BatchWriter,
+  CHANGE_CLEAR_RANGE,
+  CHANGE_DELETE,
+  CHANGE_PUT,
+  PageWriter,
+} from "#src/durability/batch.js";
 import { decodeMeta, encodeFormat, encodeIdentity, encodeMeta, META_RANGE } from "#src/durability/schema.js";
-import type { BeatRow, FenceRow, NodeSighting, RoleListener, RoleView, SharedStore, SharedStoreReport } from "#src/durability/shared-store.js";
+import type {
+  BeatRow,
+  FenceRow,
+  NodeSighting,
+  RoleListener,
+  RoleView,
+  SharedStore,
+  SharedStoreReport,
+} from "#src/durability/shared-store.js";
 import { StoreError, type CommitBatch, type Done, type RowPage, type StoreIdentity } from "#src/durability/store.js";
 import type { ByteString } from "#src/engine/reply.js";
 import type { NodeAddress } from "#src/ports.js";
 import type { ClusterHost } from "./cluster-host.js";
 import { demand } from "./rules.js";
 import type { SimLink } from "./sim-link.js";
-import { Compacted, type AppliedChange, type RowChange, type RowGuard, type SharedRow, type SimShared } from "./sim-shared.js";
+import {
+  Compacted,
+  type AppliedChange,
+  type RowChange,
+  type RowGuard,
+  type SharedRow,
+  type SimShared,
+} from "./sim-shared.js";
 
 /**
  * The store of one node over its link to the shared store. It keeps the invariants of `shared-store.ts`, by callbacks: each step
@@ -387,7 +410,11 @@ export class SimSharedStore implements SharedStore {
     return value.incarnation === this.#options.incarnation && value.tenure === tenure;
   }
 
-  #transact(guards: readonly RowGuard[], changes: readonly RowChange[], done: (answer: TxnAnswer | null) => void): void {
+  #transact(
+    guards: readonly RowGuard[],
+    changes: readonly RowChange[],
+    done: (answer: TxnAnswer | null) => void,
+  ): void {
     const { shared } = this.#options;
     this.#call(
       () => ({ isDone: shared.transact(guards, changes), revision: shared.revision, fence: shared.get(FENCE) }),
@@ -430,12 +457,20 @@ function changesOf(packed: Uint8Array): RowChange[] {
   while (reader.next()) {
     const key: ByteString = ROW_PREFIX + bytes.toString("latin1", reader.keyStart, reader.keyEnd);
     if (reader.kind === CHANGE_PUT) {
-      changes.push({ kind: "put", key, value: Uint8Array.prototype.slice.call(bytes, reader.valueStart, reader.valueEnd) });
+      changes.push({
+        kind: "put",
+        key,
+        value: Uint8Array.prototype.slice.call(bytes, reader.valueStart, reader.valueEnd),
+      });
     } else if (reader.kind === CHANGE_DELETE) {
       changes.push({ kind: "delete", key });
     } else {
       demand(reader.kind === CHANGE_CLEAR_RANGE, "ports", () => `a change of kind ${reader.kind}`);
-      changes.push({ kind: "delete", key, end: ROW_PREFIX + bytes.toString("latin1", reader.valueStart, reader.valueEnd) });
+      changes.push({
+        kind: "delete",
+        key,
+        end: ROW_PREFIX + bytes.toString("latin1", reader.valueStart, reader.valueEnd),
+      });
     }
   }
   return changes;

@@ -92,7 +92,9 @@ export class SimShared {
 
   get(key: ByteString): SharedRow | null {
     const newest = this.#rows.get(key)?.at(-1);
-    return newest === undefined || newest.value === null ? null : { key, value: newest.value, modRevision: newest.modRevision };
+    return newest === undefined || newest.value === null
+      ? null
+      : { key, value: newest.value, modRevision: newest.modRevision };
   }
 
   /** Rows from `start` to before `end`, in key order, at most `limit`, as they were at a revision. Throws Compacted. */
