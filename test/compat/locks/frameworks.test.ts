@@ -3,6 +3,7 @@ import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { compileFunction } from "node:vm";
+import type { RedisLockingProvider } from "@medusajs/locking-redis/dist/services/redis-lock.js";
 import { MurLockService } from "murlock";
 import { AsyncStorageManager } from "murlock/dist/als/als-manager.js";
 import { AsyncStorageService } from "murlock/dist/als/als.service.js";
@@ -35,7 +36,7 @@ describe("murlock 4.4.0", () => {
         logLevel: "error" as const,
         ignoreUnlockFail: false,
       };
-      const service = new MurLockService(options, storage as never);
+      const service = new MurLockService(options, storage);
       // it would tell the terminal that the server is away
       Object.assign(service, { logger: silent });
       await service.onModuleInit();
@@ -65,17 +66,6 @@ describe("murlock 4.4.0", () => {
   });
 });
 
-/** As much of the provider, and of the commands that it defines on its client, as is used here. */
-interface MedusaProvider {
-  acquire(resource: string, options: { readonly ownerId: string; readonly expire: number }): Promise<void>;
-  release(resource: string, options: { readonly ownerId: string }): Promise<boolean>;
-  execute(resource: string, job: () => Promise<void>, options: { readonly expire: number }): Promise<void>;
-}
-interface MedusaCommands {
-  extendLock(key: string, ownerId: string, ttlSeconds: number): Promise<number>;
-}
-type MedusaProviderClass = new (parts: { readonly redisClient: unknown }) => MedusaProvider;
-
 class MedusaError extends Error {
   static readonly Types = { CONFLICT: "conflict" };
   constructor(type: string, message: string) {
@@ -85,13 +75,13 @@ class MedusaError extends Error {
 }
 
 /** The package's service, with the two things of Medusa's framework (600 packages) that it uses: an error, and all promises as one. */
-function loadMedusaProvider(): MedusaProviderClass {
+function loadMedusaProvider(): typeof RedisLockingProvider {
   const file = createRequire(import.meta.url).resolve("@medusajs/locking-redis/dist/services/redis-lock.js");
   const requireThere = createRequire(file);
   const framework = { MedusaError, promiseAll: (promises: readonly unknown[]) => Promise.all(promises) };
   const requireOrFramework = (name: string): unknown =>
     name === "@medusajs/framework/utils" ? framework : requireThere(name);
-  const exported: { RedisLockingProvider?: MedusaProviderClass } = {};
+  const exported: { RedisLockingProvider?: typeof RedisLockingProvider } = {};
   const define = compileFunction(readFileSync(file, "utf8"), ["exports", "require"], { filename: file });
   define(exported, requireOrFramework);
   if (exported.RedisLockingProvider === undefined) throw new Error("no RedisLockingProvider");
@@ -109,8 +99,11 @@ describe("@medusajs/locking-redis 2.21.2", () => {
     keyOf,
     open: (port) => {
       const client = connectIoredis(port);
-      const provider = new Provider({ redisClient: client });
-      const { extendLock } = client as unknown as MedusaCommands;
+      const provider = new Provider({ redisClient: client as never }, {});
+      // a command that the provider defines on its client, and sends when it extends by itself
+      const commands = client as unknown as {
+        extendLock(key: string, owner: string, seconds: number): Promise<number>;
+      };
       return {
         acquire: async (resource, ttlMs) => {
           const ownerId = randomUUID();
@@ -118,7 +111,7 @@ describe("@medusajs/locking-redis 2.21.2", () => {
           return (await succeeds(acquired, isRefusal)) ? { resource, ownerId } : null;
         },
         extend: async ({ resource, ownerId }, ttlMs) =>
-          (await extendLock.call(client, keyOf(resource), ownerId, secondsOf(ttlMs))) === 1,
+          (await commands.extendLock(keyOf(resource), ownerId, secondsOf(ttlMs))) === 1,
         release: ({ resource, ownerId }) => provider.release(resource, { ownerId }),
         holdWhile: (resource, ttlMs, work) => provider.execute(resource, work, { expire: secondsOf(ttlMs) }),
         close: () => Promise.resolve(client.disconnect()),

@@ -2,6 +2,7 @@ import redisLock from "redis-lock";
 import { createClient } from "redis4";
 import { expect, test } from "vitest";
 import { until } from "../../support/poll.js";
+import { textOf } from "../../support/resp-client.js";
 import { useServers } from "../../support/server.js";
 
 /**
@@ -41,7 +42,7 @@ test("one holder at a time; who waits gets it when it is released, through kill 
   const witness = await server.connect();
   // the contender is back, and has been refused
   await until("both to be connected again", async () =>
-    /(name=.*\n.*){3}/.test(String(await witness.call("CLIENT", "LIST"))),
+    /(name=.*\n.*){3}/.test(textOf(await witness.call("CLIENT", "LIST"))),
   );
   expect(await witness.call("GET", "lock.a")).toBe(value);
   expect(log).toEqual([]);

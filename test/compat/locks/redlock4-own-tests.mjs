@@ -11,6 +11,7 @@ import { Redis } from "ioredis5";
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
 import vm from "node:vm";
+import redis3 from "redis3";
 
 const [portText, suiteWanted] = process.argv.slice(2);
 const port = Number(portText);
@@ -24,7 +25,7 @@ let nextDatabase = 4;
 const answers = {
   chai: { assert },
   redis: {
-    createClient: (options) => requireHere("redis3").createClient({ port, db: nextDatabase++, ...options }),
+    createClient: (options) => redis3.createClient({ port, db: nextDatabase++, ...options }),
   },
   ioredis: class extends Redis {
     constructor(options) {

@@ -40,18 +40,6 @@ declare module "redis-lock" {
   export default function redisLock(client: unknown, retryMs: number): Lock;
 }
 
-declare module "murlock/dist/als/als.service.js" {
-  export class AsyncStorageService {
-    constructor(manager: unknown);
-  }
-}
-
-declare module "murlock/dist/als/als-manager.js" {
-  export class AsyncStorageManager {
-    constructor(storage: unknown);
-  }
-}
-
 declare module "redislock" {
   export interface RedisLock {
     acquire(key: string): PromiseLike<void>;
