@@ -125,7 +125,7 @@ class Run {
     const tmpfsDirectory = resolve(commandLine.tmpfs, `leasehold-bench-${process.pid}`);
     mkdirSync(diskDirectory, { recursive: true });
     // In this order: nothing is removed under a server that still writes.
-    killChildrenAtExit((signal) => this.#endEarly(signal));
+    killChildrenAtExit((signal) => this.#endEarly(signal, false));
     process.on("exit", () => {
       for (const directory of [diskDirectory, tmpfsDirectory]) {
         rmSync(directory, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 });
@@ -157,12 +157,12 @@ class Run {
   async run(): Promise<number> {
     const { minutesMax } = this.#commandLine;
     setTimeout(() => {
-      this.#endEarly(`the limit of ${minutesMax} minutes`);
+      this.#endEarly(`the limit of ${minutesMax} minutes`, this.#commandLine.readme);
       process.exit(1);
     }, minutesMax * 60_000).unref();
     process.on("uncaughtException", (error) => {
       process.stderr.write(`${error.stack ?? error.message}\n`);
-      this.#endEarly(`an error outside of any scenario: ${error.message}`);
+      this.#endEarly(`an error outside of any scenario: ${error.message}`, false);
       process.exit(1);
     });
 
@@ -171,7 +171,7 @@ class Run {
       // Whatever happens to the rest, this is kept.
       writeReport(this.#reportDirectory, this.#results());
     }
-    this.#report();
+    report(this.#results(), this.#reportDirectory, this.#commandLine.readme);
     return this.#ledger.isComplete ? 0 : 1;
   }
 
@@ -192,15 +192,11 @@ class Run {
     }
   }
 
-  /** Writes the report of what there is; the caller ends the process. */
-  #endEarly(reason: string): void {
+  /** Writes the report of what there is; the caller ends the process. Who breaks a run off does not want it in the README. */
+  #endEarly(reason: string, alsoReadme: boolean): void {
     this.#ledger.cutOff(reason);
     this.#bench.note(`ended by ${reason}`);
-    this.#report();
-  }
-
-  #report(): void {
-    report(this.#results(), this.#reportDirectory, this.#commandLine.readme);
+    report(this.#results(), this.#reportDirectory, alsoReadme);
   }
 
   #results(): Results {
