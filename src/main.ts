@@ -90,8 +90,43 @@ async function start(config: Config, settings: RuntimeSettings, fault: Fault, fa
   serve(config, settings, foundations, config.cluster === null ? null : await openShared(config.cluster, foundations));
 }
 
+/** What speaks to etcd is loaded only by those who do. */
 async function openShared(cluster: ClusterConfig, foundations: Foundations): Promise<SharedRows> {
-  return fail(`not yet ${cluster.name} ${foundations.version}`);
+  const { EtcdClient } = await import("./durability/etcd/etcd-client.js");
+  const { EtcdStore } = await import("./durability/etcd/etcd-store.js");
+  const { clock, scheduler, ids, log, fault } = foundations;
+  const { endpoints, name, times, etcd } = cluster;
+  const client = new EtcdClient({
+    endpoints,
+    scheduler,
+    requestTimeoutMs: times.requestTimeoutMs,
+    tls: etcd.caFile === "" ? null : { ca: pem(etcd.caFile), cert: pem(etcd.certFile), key: pem(etcd.keyFile) },
+    login: etcd.user === "" ? null : { user: etcd.user, password: etcd.password },
+  });
+  const incarnation = ids.incarnation();
+  const store = new EtcdStore({
+    client,
+    cluster: name,
+    clock,
+    scheduler,
+    ids,
+    log,
+    fault,
+    incarnation,
+    resolveMsMax: times.roleMs / 2,
+    txnOperationsMax: etcd.txnOpsMax,
+    quotaBytes: etcd.quotaBytes,
+  });
+  return { store, incarnation };
+}
+
+function pem(path: string): Buffer | null {
+  if (path === "") return null;
+  try {
+    return readFileSync(path);
+  } catch (error) {
+    return fail(`cannot read ${path}: ${error instanceof Error ? error.message : String(error)}`);
+  }
 }
 
 /** Text of the command line as clients would send it: its UTF-8 bytes, one character each. */

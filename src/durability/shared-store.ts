@@ -16,7 +16,8 @@ import type { Done, Store } from "./store.js";
  *  3. A commit whose outcome is unknown is resolved before `done` is called: the store moves its own fence, so that what is in flight
  *     is refused or already there, and writes the batch again, which is the same rows. `done` gets an error only when that cannot be
  *     done: `fenced`, or `write-failed` when the shared store could not be reached in time.
- *  4. An error latches this tenure, not the store: `acquire` may be called again.
+ *  4. An error latches this tenure, not the store: `acquire` may be called again, also while a commit of a tenure that was lost is in
+ *     flight; it waits for the end of that.
  */
 
 export interface FenceRow {

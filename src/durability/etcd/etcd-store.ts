@@ -54,7 +54,7 @@ const RESOLVE_MS_MAX = 3_000;
 const TXN_OPERATIONS_MAX = 128;
 const TXN_BYTES_MAX = 1_400_000;
 const PAGE_BYTES = 128 * 1024;
-const RANGE_BYTES = 4 * 1024 * 1024;
+const RANGE_BYTES = 16 * 1024 * 1024;
 const QUOTA_BYTES = 2 * 1024 * 1024 * 1024;
 
 /** A store that nobody asked to announce itself, as in the contract suite. */
@@ -74,6 +74,8 @@ export class EtcdStore implements SharedStore {
   #taken: TakenOver | null = null;
   #acquiring = false;
   #committing = false;
+  /** An acquire that waits for the end of a commit, of a tenure that was lost meanwhile. */
+  #waiting: (() => void) | null = null;
   #beating = false;
   #load: SnapshotLoad | null = null;
   #fenceBumps = 0;
@@ -102,7 +104,10 @@ export class EtcdStore implements SharedStore {
   // The store port --------------------------------------------------------------------------------------------------------
 
   acquire(done: (error: StoreError | null, identity: StoreIdentity | null) => void): void {
-    invariant(!this.#committing, "acquire needs a store without a commit in flight");
+    if (this.#committing) {
+      this.#waiting = () => this.acquire(done);
+      return;
+    }
     const { client, clock, scheduler, ids, incarnation } = this.#options;
     const view = this.#view;
     this.#view = null;
@@ -173,6 +178,9 @@ export class EtcdStore implements SharedStore {
     this.#settle(this.#commit(taken, batch), (error) => {
       this.#committing = false;
       done(error === null ? null : taken.tenure.fail(error));
+      const waiting = this.#waiting;
+      this.#waiting = null;
+      if (this.#closing === null) waiting?.();
       this.#closeWhenQuiet();
     });
   }
