@@ -50,9 +50,19 @@ export class HeldView implements ClusterView {
 
   /** `to` is primary from now on, and this node has seen how it took over. */
   takeOver(to: NodeAddress): void {
+    this.#primary = to;
+    this.#see(to);
+  }
+
+  /** `to` is taking over; it is not to be named before `hearAgain`. */
+  beginTakeOver(to: NodeAddress): void {
+    this.#primary = null;
+    this.#see(to);
+  }
+
+  #see(to: NodeAddress): void {
     const from = this.#newest;
     this.#newest = to;
-    this.#primary = to;
     this.epoch += 1;
     this.seenAgoMs = 0;
     for (const listener of this.#listeners) listener(from, to);

@@ -199,6 +199,23 @@ describe.each([2, 3] as const)("RESP%i", (protocol) => {
   });
 });
 
+test("a switch is told once the view names the new primary, and one that came to nothing is not told at all", async () => {
+  const view = viewOfPrimary();
+  const sentinel = await sentinelOf(view);
+  const [listener, client] = [await sentinel.connect(), await sentinel.connect()];
+  await listener.call("SUBSCRIBE", "+switch-master");
+  view.beginTakeOver(B);
+  expect(await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)).toMatchObject({ length: -1 });
+  // B died before it was primary.
+  view.beginTakeOver(C);
+  expect(await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)).toMatchObject({ length: -1 });
+  expect(listener.takeMessages()).toEqual([]);
+  view.hearAgain();
+  expect(await listener.nextMessage()).toEqual(["message", "+switch-master", "leasehold 10.0.0.1 7001 fd00::3 7003"]);
+  expect(await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)).toEqual(["fd00::3", "7003"]);
+  expect(listener.takeMessages()).toEqual([]);
+});
+
 test("a node that never heard of a primary names none", async () => {
   const view = new HeldView(SELF);
   view.seenAgoMs = Number.POSITIVE_INFINITY;

@@ -1,5 +1,5 @@
 import { invariant } from "../../engine/invariant.js";
-import type { ClusterView, Scheduler } from "../../ports.js";
+import type { ClusterView, NodeAddress, Scheduler } from "../../ports.js";
 import type { Backend } from "../backend.js";
 import { PubSub } from "../pubsub.js";
 import { RespServer } from "../server.js";
@@ -14,8 +14,11 @@ import { switchEvents } from "./switch-events.js";
  *
  * Invariants:
  *  1. a primary that the view does not name is not named here: no reply holds an address that may be out of date
- *  2. whoever is told of a switch finds the new primary in every answer from then on
+ *  2. whoever is told of a switch finds the new primary in the next answer: nothing is told before the view names it
  */
+
+/** How often a node looks whether it may name a new primary. A node that has just taken over does so a few round trips later. */
+const NAMED_POLL_MS = 10;
 
 interface SentinelParts {
   readonly view: ClusterView;
@@ -31,12 +34,47 @@ export function createSentinel({ view, roleDurationMs, context, scheduler }: Sen
   const { settings, clock, log } = context;
   const pubsub = new PubSub(settings);
   const state = new ClusterState(view, clock, roleDurationMs);
-  view.onSwitch((from, to) => {
+  const commands = sentinelCommandTable(context, pubsub, state);
+  const server = new RespServer({ backend: NO_ENGINE, commands, settings, clock, scheduler, log });
+  const teller = new SwitchTeller(view, scheduler, (from, to) => {
     state.noteSwitch();
     for (const { channel, message } of switchEvents(view.name, from, to)) pubsub.publish(channel, message);
   });
-  const commands = sentinelCommandTable(context, pubsub, state);
-  return new RespServer({ backend: NO_ENGINE, commands, settings, clock, scheduler, log });
+  view.onSwitch((from, to) => teller.note(from, to, server));
+  return server;
+}
+
+/** Keeps the news of a switch until the view names the new primary, so that a client that is woken by it does not ask in vain. */
+class SwitchTeller {
+  readonly #view: ClusterView;
+  readonly #scheduler: Scheduler;
+  readonly #tell: (from: NodeAddress | null, to: NodeAddress) => void;
+  /** Seen and not told yet; `from` is what clients were told before. */
+  #kept: { readonly from: NodeAddress | null; readonly to: NodeAddress } | null = null;
+
+  constructor(view: ClusterView, scheduler: Scheduler, tell: (from: NodeAddress | null, to: NodeAddress) => void) {
+    this.#view = view;
+    this.#scheduler = scheduler;
+    this.#tell = tell;
+  }
+
+  note(from: NodeAddress | null, to: NodeAddress, server: RespServer): void {
+    const isWaiting = this.#kept !== null;
+    this.#kept = { from: this.#kept === null ? from : this.#kept.from, to };
+    if (!isWaiting) this.#tellOrWait(server);
+  }
+
+  #tellOrWait(server: RespServer): void {
+    if (this.#kept === null) return;
+    const { from, to } = this.#kept;
+    // A server that has stopped, or does not listen yet, has nobody to keep waiting.
+    if (this.#view.primary()?.id === to.id || server.listening.length === 0) {
+      this.#kept = null;
+      this.#tell(from, to);
+    } else {
+      this.#scheduler.after(NAMED_POLL_MS, () => this.#tellOrWait(server));
+    }
+  }
 }
 
 /** There are no commands here that the engine runs. */
