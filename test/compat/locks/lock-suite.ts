@@ -128,7 +128,7 @@ export function testLockLibrary<Handle>({ keyOf, open, bearsRestart = true }: Lo
           break;
         }
         // a machine that stood still while it should have been extended: with a TTL that outlasts that, it has to be held
-        if (stallMs < ttlMs / 10 || ttlMs >= TTL_MS_MAX) throw loss;
+        if (stallMs < ttlMs / 20 || ttlMs >= TTL_MS_MAX) throw loss;
       }
       await until("the lock to be free", async () => (await scene.observer.call("EXISTS", keyOf("a"))) === 0);
     }));

@@ -13,7 +13,7 @@ import { runOk } from "../../support/subprocess.js";
  */
 
 const RUNNER = fileURLToPath(new URL("redlock4-own-tests.mjs", import.meta.url));
-const GIVE_UP_AFTER_MS = 120_000;
+const GIVE_UP_AFTER_MS = 100_000;
 
 /** It plants a set where a lock is wanted, to see an error. There are no sets, so the place is free. */
 const KNOWN_DIFFERENCES = ["before", "emits a clientError event when a client error occurs"];
@@ -34,7 +34,7 @@ const runSuite = async (suite: string): Promise<CaseResult[]> =>
     await runOk(process.execPath, [RUNNER, String(server.port), suite], { withinMs: GIVE_UP_AFTER_MS }),
   ) as CaseResult[];
 
-/** The last error of each case that never passed, and how many cases there are. Hooks of one suite share a title, so titles are numbered. */
+/** The last error of each case that never passed, and how many cases there are. Hooks share titles, so cases are known by their place. */
 async function neverPassed(suite: string): Promise<{ cases: number; failures: Map<string, string> }> {
   const giveUpAtMs = nowMs() + GIVE_UP_AFTER_MS;
   const passed = new Set<number>();
