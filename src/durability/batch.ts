@@ -219,19 +219,32 @@ export class PageWriter {
   }
 
   append(key: Uint8Array, value: Uint8Array): void {
+    const start = this.#begin(key.length, value.length);
+    this.#bytes.set(key, start);
+    this.#bytes.set(value, start + key.length);
+  }
+
+  /** A row whose key and value lie somewhere in `source`: no views are made of them. */
+  appendFrom(source: Buffer, keyStart: number, keyEnd: number, valueStart: number, valueEnd: number): void {
+    const start = this.#begin(keyEnd - keyStart, valueEnd - valueStart);
+    source.copy(this.#bytes, start, keyStart, keyEnd);
+    source.copy(this.#bytes, start + keyEnd - keyStart, valueStart, valueEnd);
+  }
+
+  /** Writes a row's header; returns where its key goes, with room for both behind it. */
+  #begin(keyBytes: number, valueBytes: number): number {
     const start = this.#length;
-    const end = start + ROW_HEADER_BYTES + key.length + value.length;
+    const end = start + ROW_HEADER_BYTES + keyBytes + valueBytes;
     if (end > this.#bytes.length) {
       const grown = Buffer.allocUnsafeSlow(Math.max(end, this.#bytes.length + (this.#bytes.length >> 2)));
       grown.set(this.#bytes.subarray(0, start));
       this.#bytes = grown;
     }
-    this.#bytes.writeUInt32LE(key.length, start);
-    this.#bytes.writeUInt32LE(value.length, start + 4);
-    this.#bytes.set(key, start + ROW_HEADER_BYTES);
-    this.#bytes.set(value, start + ROW_HEADER_BYTES + key.length);
+    this.#bytes.writeUInt32LE(keyBytes, start);
+    this.#bytes.writeUInt32LE(valueBytes, start + 4);
     this.#length = end;
     this.#rowCount += 1;
+    return start + ROW_HEADER_BYTES;
   }
 
   /** Hands the page over and starts the next one in a new buffer. */

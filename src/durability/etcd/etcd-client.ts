@@ -11,6 +11,7 @@ import { invariant } from "../../engine/invariant.js";
 import type { Scheduler } from "../../ports.js";
 import {
   decodeNothing,
+  decodePackedRows,
   decodeRange,
   decodeStatus,
   decodeToken,
@@ -22,6 +23,7 @@ import {
   encodeRange,
   encodeTxn,
   encodeWatchCreate,
+  type PackedRows,
   type RangeReply,
   type RangeRequest,
   type StatusReply,
@@ -94,6 +96,9 @@ export interface WatchedRange {
 /** A reply may be as large as a page of rows; one row may hold a megabyte. */
 const REPLY_BYTES_MAX = 64 * 1024 * 1024;
 
+/** Pages of a load: nobody waits for one of them alone. */
+const LARGE_REPLY_TIMEOUT_MS = 10_000;
+
 /** Etcd closes a connection that pings more often than every 5 s. */
 const PING_INTERVAL_MS = 10_000;
 const PING_TIMEOUT_MS = 3_000;
@@ -130,6 +135,7 @@ const RANGE: Method<RangeRequest, RangeReply> = {
   encode: encodeRange,
   decode: decodeRange,
 };
+const RANGE_PACKED: Method<RangeRequest, PackedRows> = { ...RANGE, decode: decodePackedRows };
 const TXN: Method<TxnRequest, TxnReply> = { path: "/etcdserverpb.KV/Txn", encode: encodeTxn, decode: decodeTxn };
 const COMPACT: Method<{ readonly revision: number }, null> = {
   path: "/etcdserverpb.KV/Compact",
@@ -155,6 +161,8 @@ export interface EtcdCalls {
   readonly endpoints: readonly string[];
   /** Reads a range. Rejects with an EtcdError, as all calls do. */
   range(request: RangeRequest): Promise<RangeReply>;
+  /** The same for very many rows; takes longer before it gives up. */
+  rangePacked(request: RangeRequest): Promise<PackedRows>;
   txn(request: TxnRequest): Promise<TxnReply>;
   /** Forgets the history before `revision`. */
   compact(revision: number): Promise<void>;
@@ -203,6 +211,10 @@ export class EtcdClient implements EtcdCalls {
 
   range(request: RangeRequest): Promise<RangeReply> {
     return this.#call(RANGE, request, this.#current);
+  }
+
+  rangePacked(request: RangeRequest): Promise<PackedRows> {
+    return this.#call(RANGE_PACKED, request, this.#current, LARGE_REPLY_TIMEOUT_MS);
   }
 
   txn(request: TxnRequest): Promise<TxnReply> {
@@ -269,11 +281,16 @@ export class EtcdClient implements EtcdCalls {
 
   // Calls ---------------------------------------------------------------------------------------------------------------
 
-  async #call<Request, Reply>(method: Method<Request, Reply>, request: Request, index: number): Promise<Reply> {
+  async #call<Request, Reply>(
+    method: Method<Request, Reply>,
+    request: Request,
+    index: number,
+    timeoutMs = this.#options.requestTimeoutMs,
+  ): Promise<Reply> {
     const endpoint = this.#options.endpoints[index] ?? "";
     try {
       const metadata = await this.#metadata();
-      return await this.#attempt(method, request, index, metadata);
+      return await this.#attempt(method, request, index, metadata, timeoutMs);
     } catch (error) {
       if (!(error instanceof EtcdError)) throw error;
       this.#forgetToken(error);
@@ -287,8 +304,9 @@ export class EtcdClient implements EtcdCalls {
     request: Request,
     index: number,
     metadata: Metadata,
+    timeoutMs: number,
   ): Promise<Reply> {
-    const { scheduler, requestTimeoutMs, endpoints } = this.#options;
+    const { scheduler, endpoints } = this.#options;
     return new Promise((resolve, reject) => {
       if (this.#closed) {
         reject(new EtcdError("unknown", "the client is closed"));
@@ -307,8 +325,8 @@ export class EtcdClient implements EtcdCalls {
           else resolve(reply);
         },
       );
-      const timer = scheduler.after(requestTimeoutMs, () => {
-        reject(new EtcdError("unknown", `${endpoints[index]} did not answer within ${requestTimeoutMs} ms`));
+      const timer = scheduler.after(timeoutMs, () => {
+        reject(new EtcdError("unknown", `${endpoints[index]} did not answer within ${timeoutMs} ms`));
         call.cancel();
       });
     });
@@ -336,9 +354,9 @@ export class EtcdClient implements EtcdCalls {
 
   /** Gets a token; calls that need one meanwhile wait for the same. */
   #authenticate(): Promise<string> {
-    const { login } = this.#options;
+    const { login, requestTimeoutMs } = this.#options;
     invariant(login !== null, "a login to authenticate with");
-    this.#authenticating ??= this.#attempt(AUTHENTICATE, login, this.#current, new Metadata())
+    this.#authenticating ??= this.#attempt(AUTHENTICATE, login, this.#current, new Metadata(), requestTimeoutMs)
       .then((token) => {
         this.#token = token;
         return token;

@@ -44,6 +44,15 @@ export interface RangeReply {
   readonly more: boolean;
 }
 
+/** The reply to a range of very many rows, as it came: `PackedRowReader` walks it, a slice at a time. */
+export interface PackedRows {
+  readonly bytes: Buffer;
+  readonly rowCount: number;
+  /** Null without rows. */
+  readonly lastKey: Buffer | null;
+  readonly more: boolean;
+}
+
 export type TxnOperation =
   | { readonly kind: "put"; readonly key: Uint8Array; readonly value: Uint8Array }
   | { readonly kind: "delete"; readonly key: Uint8Array; readonly end?: Uint8Array }
@@ -271,6 +280,83 @@ function readRange(reader: Reader, end: number): RangeReply {
 
 export function decodeRange(bytes: Buffer): RangeReply {
   return readRange(Reader.create(bytes), bytes.length);
+}
+
+/** Only counts the rows and finds the last one: the loop is not held up for a whole reply. */
+export function decodePackedRows(bytes: Buffer): PackedRows {
+  const reader = Reader.create(bytes);
+  let rowCount = 0;
+  let lastRow = -1;
+  let more = false;
+  eachField(reader, bytes.length, (field) => {
+    if (field === 3) {
+      more = readNumber(reader) !== 0;
+      return true;
+    }
+    if (field === 2) {
+      lastRow = reader.pos;
+      rowCount += 1;
+    }
+    return false;
+  });
+  let lastKey: Buffer | null = null;
+  if (lastRow !== -1) {
+    reader.pos = lastRow;
+    lastKey = readRow(reader).key;
+  }
+  return { bytes, rowCount, lastKey, more };
+}
+
+const TAG_ROW = (2 << WIRE_TYPE_BITS) | WIRE_BYTES;
+const TAG_ROW_KEY = (1 << WIRE_TYPE_BITS) | WIRE_BYTES;
+const TAG_ROW_VALUE = (5 << WIRE_TYPE_BITS) | WIRE_BYTES;
+
+/** Walks the rows of a reply in order: `while (reader.next()) ...`. No object per row. */
+export class PackedRowReader {
+  keyStart = 0;
+  keyEnd = 0;
+  valueStart = 0;
+  valueEnd = 0;
+  readonly bytes: Buffer;
+  readonly #reader: Reader;
+
+  constructor(rows: PackedRows) {
+    this.bytes = rows.bytes;
+    this.#reader = Reader.create(rows.bytes);
+  }
+
+  next(): boolean {
+    const reader = this.#reader;
+    while (reader.pos < reader.len) {
+      const tag = reader.uint32();
+      if (tag === TAG_ROW) {
+        this.#readRow(endOfMessage(reader));
+        return true;
+      }
+      reader.skipType(tag & 7);
+    }
+    return false;
+  }
+
+  #readRow(end: number): void {
+    const reader = this.#reader;
+    this.keyStart = this.keyEnd = this.valueStart = this.valueEnd = 0;
+    while (reader.pos < end) {
+      const tag = reader.uint32();
+      if (tag === TAG_ROW_KEY) {
+        this.keyEnd = endOfMessage(reader);
+        this.keyStart = reader.pos;
+        reader.pos = this.keyEnd;
+      } else if (tag === TAG_ROW_VALUE) {
+        this.valueEnd = endOfMessage(reader);
+        this.valueStart = reader.pos;
+        reader.pos = this.valueEnd;
+      } else {
+        reader.skipType(tag & 7);
+      }
+    }
+    if (reader.pos !== end) throw new RangeError("a row in a reply of etcd is cut off");
+  }
 }
 
 export function decodeTxn(bytes: Buffer): TxnReply {

@@ -3,7 +3,7 @@ import { PageWriter } from "../batch.js";
 import { ALL_ROWS_RANGE } from "../schema.js";
 import type { RowPage } from "../store.js";
 import { EtcdError, type EtcdCalls } from "./etcd-client.js";
-import type { KeyValue, RangeReply } from "./protocol.js";
+import { PackedRowReader, type PackedRows } from "./protocol.js";
 import { type ReadPatience, readPatiently } from "./reading.js";
 import type { EtcdKeys } from "./rows.js";
 import type { Tenure } from "./tenure.js";
@@ -11,7 +11,7 @@ import type { Tenure } from "./tenure.js";
 /**
  * All rows, as they are at one revision of this tenure, in key order.
  *
- * Two sizes of page: from etcd come a few megabytes at a time, because each range costs etcd a walk over the keys behind it; the consumer
+ * Two sizes of page: from etcd come many megabytes at a time, because for each range etcd walks over all keys behind it; the consumer
  * gets slices that it decodes without holding up its loop. While one range is being consumed the next is under way, so at most two are
  * in memory.
  *
@@ -63,25 +63,24 @@ export class SnapshotLoad {
   async run(): Promise<boolean> {
     let reply = await this.#fetch();
     for (;;) {
-      const last = reply.rows.at(-1);
-      let ahead: Promise<RangeReply> | null = null;
-      if (reply.more && last !== undefined) {
-        this.#from = Buffer.concat([last.key, Buffer.from([0])]);
+      let ahead: Promise<PackedRows> | null = null;
+      if (reply.more && reply.lastKey !== null) {
+        this.#from = Buffer.concat([reply.lastKey, Buffer.from([0])]);
         ahead = this.#fetch();
         ahead.catch(() => undefined); // thrown below, when it is its turn
       }
-      if (!(await this.#handOver(reply.rows))) return false;
+      if (!(await this.#handOver(reply))) return false;
       if (ahead === null) return true;
       reply = await ahead;
     }
   }
 
   /** The next range, with as many rows as make about `rangeBytes`. */
-  async #fetch(): Promise<RangeReply> {
+  async #fetch(): Promise<PackedRows> {
     for (;;) {
       try {
         const reply = await readPatiently(this.#options, () => this.#range(), ["compacted", "reply-too-large"]);
-        this.#adapt(reply.rows);
+        this.#adapt(reply);
         return reply;
       } catch (error) {
         if (!(error instanceof EtcdError)) throw error;
@@ -95,8 +94,8 @@ export class SnapshotLoad {
     }
   }
 
-  #range(): Promise<RangeReply> {
-    return this.#options.client.range({
+  #range(): Promise<PackedRows> {
+    return this.#options.client.rangePacked({
       key: this.#from,
       end: this.#end,
       limit: this.#rangeRows,
@@ -104,23 +103,21 @@ export class SnapshotLoad {
     });
   }
 
-  #adapt(rows: readonly KeyValue[]): void {
-    if (rows.length === 0) return;
-    let bytes = 0;
-    for (const row of rows) bytes += row.key.length + row.value.length;
-    const wanted = Math.ceil((this.#options.rangeBytes * rows.length) / Math.max(1, bytes));
+  #adapt({ bytes, rowCount }: PackedRows): void {
+    if (rowCount === 0) return;
+    const wanted = Math.ceil((this.#options.rangeBytes * rowCount) / bytes.length);
     this.#rangeRows = Math.max(1, Math.min(wanted, this.#rangeRows * GROWTH_MAX, RANGE_ROWS_MAX));
   }
 
   /** Hands rows over in slices, each after the last was consumed. False when abandoned. */
-  async #handOver(rows: readonly KeyValue[]): Promise<boolean> {
+  async #handOver(rows: PackedRows): Promise<boolean> {
     const { keys, pageBytes, scheduler } = this.#options;
     const prefixBytes = keys.rowPrefix.length;
-    for (let index = 0; index < rows.length;) {
+    const reader = new PackedRowReader(rows);
+    for (let left = rows.rowCount; left > 0;) {
       const page = new PageWriter(pageBytes);
-      for (; index < rows.length && !page.full; index += 1) {
-        const row = rows[index];
-        if (row !== undefined) page.append(row.key.subarray(prefixBytes), row.value);
+      for (; left > 0 && !page.full && reader.next(); left -= 1) {
+        page.appendFrom(reader.bytes, reader.keyStart + prefixBytes, reader.keyEnd, reader.valueStart, reader.valueEnd);
       }
       await new Promise<void>((resolve) => {
         scheduler.soon(() => {
