@@ -6,7 +6,7 @@ import { eventsOf, type EngineEvent } from "./engine/events.js";
 import { invariant } from "./engine/invariant.js";
 import { EXPIRIES_PER_TURN_MAX, HAND_OVERS_PER_TURN_MAX, type EngineLimits } from "./engine/limits.js";
 import type { Op, Revision } from "./engine/op.js";
-import { OK, type ByteString, type Reply } from "./engine/reply.js";
+import { OK, type ByteString, type ErrorReply, type Reply } from "./engine/reply.js";
 import { Committer } from "./durability/committer.js";
 import { ReleaseQueue } from "./durability/release-queue.js";
 import { decodePage } from "./durability/schema.js";
@@ -86,6 +86,20 @@ const WRITING_COMMANDS: ReadonlySet<Command["kind"]> = new Set<Command["kind"]>(
   "flush-all",
 ]);
 
+/** Commands that make the rows more: they are refused when a shared store is nearly full. All others go on, the ends of leases above all. */
+const GROWING_COMMANDS: ReadonlySet<Command["kind"]> = new Set<Command["kind"]>([
+  "lease-grant",
+  "lease-attach",
+  "string-set",
+  "string-set-many",
+  "string-append",
+  "string-set-range",
+  "string-increment",
+  "string-increment-float",
+  "lock-acquire",
+  "script-load",
+]);
+
 export interface EventSink {
   /** False while nobody listens: then events are not even made. */
   readonly hasListeners: boolean;
@@ -115,6 +129,8 @@ export interface ClusterSeat {
   readonly term: RoleTerm;
   /** The role was given up on request (FAILOVER), everything that was taken is durable and answered. */
   handedOver(): void;
+  /** Why nothing may be added to the shared store now; null when it may. */
+  fullness(): ErrorReply | null;
   /** Null before the node knows its own address. */
   report(): ClusterReport | null;
 }
@@ -186,6 +202,8 @@ export class Coordinator {
     if (!this.#holdsRole(session.nowMs)) return READONLY;
     // A command that was held up keeps the reading of its turn; time does not step back for it.
     this.#turn.nowMs = Math.max(this.#turn.nowMs, session.nowMs);
+    const full = this.#fullness(command);
+    if (full !== null) return full;
     const decision = tenure.engine.decide(command, this.#turn, session.origin);
     if (decision.waits !== null) return this.#block(tenure, decision, decision.waits.waitId, session, ticket);
     this.#noteTold(tenure, command, decision.reply);
@@ -209,6 +227,8 @@ export class Coordinator {
     const turn: Turn = { nowMs: this.#turn.nowMs, unixMs: clock.unixMs() };
     let newest: Revision = 0;
     const reply = work((command) => {
+      const full = this.#fullness(command);
+      if (full !== null) return full;
       const decision = tenure.engine.decide(withoutBlocking(command), turn, session.origin);
       this.#noteTold(tenure, command, decision.reply);
       newest = Math.max(newest, this.#apply(tenure, decision, turn));
@@ -711,6 +731,11 @@ export class Coordinator {
     if (cluster === undefined || cluster.term.holds(nowMs)) return true;
     this.lose("its time as primary is over");
     return false;
+  }
+
+  #fullness(command: Command): ErrorReply | null {
+    const { cluster } = this.#options;
+    return cluster !== undefined && GROWING_COMMANDS.has(command.kind) ? cluster.fullness() : null;
   }
 
   /** Errors after which this process is of no use; a shared store that is out of reach, or another node's, is there again later. */

@@ -5,8 +5,10 @@ import type { ClusterConfig } from "./config-cluster.js";
 import type { Config } from "./config.js";
 import { Coordinator, type ClusterSeat } from "./coordinator.js";
 import { RocksStore } from "./durability/rocksdb/rocksdb-store.js";
-import type { SharedStore } from "./durability/shared-store.js";
+import type { SharedStore, SharedStoreReport } from "./durability/shared-store.js";
 import type { Store } from "./durability/store.js";
+import { withCode } from "./engine/errors.js";
+import type { ErrorReply } from "./engine/reply.js";
 import type { ScriptEngine } from "./lua/script-engine.js";
 import type { Fault, Log, NodeAddress } from "./ports.js";
 import type { Backend } from "./resp/backend.js";
@@ -32,6 +34,9 @@ const STOP_GRACE_MS = 5_000;
 /** From the data port to the Sentinel port, unless told otherwise. */
 const SENTINEL_PORT_OFFSET = 20_000;
 const PORT_MAX = 65_535;
+
+/** From this part of the shared store's quota on nothing is added. */
+const FULLNESS_MAX = 0.8;
 
 /** What is made before the node is. */
 export interface Foundations {
@@ -213,6 +218,7 @@ class Node {
     return {
       term: { holds: (nowMs) => this.#keeper?.holds(nowMs) ?? false },
       handedOver: () => this.#keeper?.handedOver(),
+      fullness: () => (this.#shared === null ? null : fullness(this.#shared.store.sharedReport())),
       report: () => this.#keeper?.report() ?? null,
     };
   }
@@ -257,6 +263,20 @@ class Node {
     }
     store.announceAs(self);
   }
+}
+
+/**
+ * A shared store that runs full stops taking any write, beats as well: so this node stops adding to it before. The figure is some seconds
+ * old; what is added in between fits into the rest many times.
+ */
+function fullness({ usedBytes, quotaBytes }: SharedStoreReport): ErrorReply | null {
+  if (usedBytes === null || quotaBytes === null || usedBytes < quotaBytes * FULLNESS_MAX) return null;
+  const percent = Math.floor((100 * usedBytes) / quotaBytes);
+  return withCode(
+    "OOM",
+    `the shared store uses ${usedBytes} of ${quotaBytes} bytes (${percent} %), from ${FULLNESS_MAX * 100} % on nothing is added: ` +
+      "compact and defragment it, or raise its quota",
+  );
 }
 
 const nameOf = ({ host, port }: { readonly host: string; readonly port: number }): string =>

@@ -120,6 +120,7 @@ export class ClusterNode {
           },
         },
         handedOver: () => keeper.handedOver(),
+        fullness: () => null,
         report: () => keeper.report(),
       },
     });
