@@ -53,7 +53,7 @@ const SCENARIOS: Record<
   "lock-cycle": {
     title: "Locks taken and given back, against SET NX PX and the release script",
     run: lockCycle,
-    plannedS: 85,
+    plannedS: 95,
   },
   "lock-contention": {
     title: "One lock that fifty clients want, against libraries that poll",
