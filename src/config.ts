@@ -24,6 +24,8 @@ export interface Config {
   readonly idleTimeoutSeconds: number;
   readonly keepAliveSeconds: number;
   readonly acceptLoss: boolean;
+  /** Tokens begin above it. */
+  readonly tokenMin: number;
   readonly logLevel: LogLevel;
   readonly batchBytesMax: number;
   readonly frameBytesMax: number;
@@ -46,6 +48,9 @@ interface Setting {
 }
 
 const MEBIBYTE = 1_048_576;
+
+/** Leaves room for tokens above it: for a million a second over a century. */
+const TOKEN_MIN_MAX = 2 ** 52;
 
 const SETTINGS = [
   {
@@ -98,6 +103,14 @@ const SETTINGS = [
     kind: "boolean",
     fallback: "no",
     help: "start although acknowledged writes are missing from the data directory",
+  },
+  {
+    flag: "token-min",
+    kind: "integer",
+    minimum: 0,
+    maximum: TOKEN_MIN_MAX,
+    fallback: "0",
+    help: "after a restore from a backup: give no token up to this one again",
   },
   {
     flag: "log-level",
@@ -223,6 +236,7 @@ export function readConfig(args: readonly string[], environment: Readonly<Record
     idleTimeoutSeconds: integer("timeout"),
     keepAliveSeconds: integer("tcp-keepalive"),
     acceptLoss: text("accept-loss") === "yes",
+    tokenMin: integer("token-min"),
     logLevel: text("log-level") as LogLevel,
     batchBytesMax: integer("batch-bytes-max"),
     frameBytesMax: integer("frame-bytes-max"),

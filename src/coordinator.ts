@@ -118,8 +118,15 @@ export interface CoordinatorOptions {
   readonly events: EventSink;
   /** Closes every client connection but one: the role is lost. */
   readonly closeSessions: (except: Session | null, reason: string) => void;
+  /** How long a batch took from hand-over to durable, in milliseconds: of each, before its replies leave. */
+  readonly onCommit?: (durationMs: number) => void;
   /** The store failed: nothing may be acknowledged any more, the process has to end. Called once. */
   readonly onFailure: (error: StoreError) => void;
+  /**
+   * Revisions begin above this, if the store's are lower: tokens never go back, also when the store did, to a backup. Absent: the
+   * store's word counts.
+   */
+  readonly revisionMin?: Revision;
   /** Of a node that shares its store with others; absent for a node of its own, which has the role from start to stop. */
   readonly cluster?: ClusterSeat;
 }
@@ -293,6 +300,8 @@ export class Coordinator {
       keysByDatabase: engine?.keysByDatabase ?? [],
       lastingKeysByDatabase: engine?.lastingKeysByDatabase ?? [],
       keysExpired: engine?.keysExpired ?? 0,
+      keyspaceHits: engine?.keyspaceHits ?? 0,
+      keyspaceMisses: engine?.keyspaceMisses ?? 0,
       commandsBlocked: tenure?.blocked.size ?? 0,
       leasesExpired: engine?.leasesExpired ?? 0,
       leasesRevoked: engine?.leasesRevoked ?? 0,
@@ -525,6 +534,7 @@ export class Coordinator {
   }
 
   #onDurable(tenure: Tenure, revision: Revision): void {
+    this.#options.onCommit?.(tenure.committer.lastCommitMs);
     tenure.engine.durable(revision);
     tenure.releases.release(revision);
     tenure.underway.delivered(revision);
@@ -637,7 +647,8 @@ export class Coordinator {
   #load(identity: StoreIdentity, done: (error: StoreError | null) => void): void {
     const { store, clock, scheduler, fault, engineLimits, batchBytesMax } = this.#options;
     const engine = new Engine(engineLimits, identity.incarnation, valueDigest);
-    engine.recoverRevision(identity.revision);
+    const revision = Math.max(identity.revision, this.#options.revisionMin ?? 0);
+    engine.recoverRevision(revision);
     const tenure: Tenure = {
       engine,
       committer: new Committer({
@@ -646,7 +657,7 @@ export class Coordinator {
         clock,
         fault,
         batchBytesMax,
-        durableRevision: identity.revision,
+        durableRevision: revision,
         onDurable: (revision) => this.#onDurable(tenure, revision),
         onFailure: (error) => this.#storeFailed(tenure, error),
       }),

@@ -105,6 +105,7 @@ class Node {
       store,
       engineLimits: config.engineLimits,
       batchBytesMax: config.batchBytesMax,
+      revisionMin: config.tokenMin,
       clock,
       scheduler,
       ids,
@@ -117,6 +118,7 @@ class Node {
         publish: (event) => this.#context.pubsub.publishEvent(event),
       },
       closeSessions: (except, reason) => this.#server.dismissAll(except, reason),
+      onCommit: (durationMs) => this.#context.diagnostics.latency("commit", durationMs),
       onFailure: () => process.exit(1),
       ...(shared === null ? {} : { cluster: this.#seat() }),
     });

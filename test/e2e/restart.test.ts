@@ -1,3 +1,4 @@
+import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { nowMs, until } from "../support/poll.js";
 import { fields, type RespConnection } from "../support/resp-client.js";
@@ -146,4 +147,20 @@ describeWith(["time-namespace"], "a clock that starts elsewhere", () => {
     expect(nowMs() - launchedMs).toBeGreaterThanOrEqual(1000);
     expect(await client.send("LEASE.KEEPALIVE", "long")).toBe(60_000);
   });
+});
+
+test("after a restore from a backup no token is given again: --token-min, once", async () => {
+  const dir = join(servers.directory(), "data");
+  const first = await servers.start({ dir });
+  const before = await first.connect();
+  await before.call("LEASE.GRANT", "a", 600);
+  expect(await before.call("LOCK.ACQUIRE", "k", "a")).toBeLessThan(5000);
+  await first.stop();
+  const restored = await servers.start({ dir, args: ["--token-min", "5000"] });
+  const client = await restored.connect();
+  expect(await client.call("LEASE.GRANT", "b", 600)).toBe("b");
+  expect(await client.call("LOCK.ACQUIRE", "k2", "b")).toBeGreaterThan(5001);
+  await restored.kill();
+  const later = await servers.start({ dir });
+  expect(await (await later.connect()).call("LOCK.ACQUIRE", "k3", "b")).toBeGreaterThan(5002);
 });
