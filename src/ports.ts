@@ -103,6 +103,9 @@ export interface NodeReport {
   readonly lastingKeysByDatabase: readonly number[];
   /** Plain keys whose time was over. */
   readonly keysExpired: number;
+  /** Look-ups of keys by commands that read: those that found one, and the others. */
+  readonly keyspaceHits: number;
+  readonly keyspaceMisses: number;
   /** Commands that wait for a key. */
   readonly commandsBlocked: number;
   readonly leasesExpired: number;

@@ -98,6 +98,9 @@ export class Draft {
   readonly #removed = new Set<number>();
   /** How many holders of a shared key this command has ended so far. */
   readonly #leaving = new Map<number, number>();
+  /** Look-ups by commands that read, as Redis counts them: of keys that were there, and of others. */
+  readsHit = 0;
+  readsMissed = 0;
   #endedKeyCount = 0;
   #endedHiddenCount = 0;
   /** Keys of ended leases that the ops of this command name. */
@@ -260,6 +263,14 @@ export class Draft {
     if (row >= 0) return this.holderOf(row);
     this.see(keys.flushedAt);
     return NO_KEY;
+  }
+
+  /** As `findKey`, for a command that reads: counted. */
+  readKey(name: ByteString): KeyRow {
+    const row = this.findKey(name);
+    if (row === NO_KEY) this.readsMissed += 1;
+    else this.readsHit += 1;
+    return row;
   }
 
   /** The row under which a lease, which is alive, holds a key of the selected database, alone or with others; NO_KEY otherwise. */

@@ -90,6 +90,16 @@ export class Engine {
     return Array.from({ length: DATABASE_COUNT }, (_, index) => this.state.keys(index).liveCount);
   }
 
+  /** Look-ups of keys by commands that read, as Redis counts them: those that found one. */
+  get keyspaceHits(): number {
+    return this.#draft.readsHit;
+  }
+
+  /** Those that found none. */
+  get keyspaceMisses(): number {
+    return this.#draft.readsMissed;
+  }
+
   /** Keys without a TTL, by database index. */
   get lastingKeysByDatabase(): readonly number[] {
     const { forever } = this.state.leases;

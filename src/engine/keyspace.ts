@@ -19,7 +19,7 @@ const TYPE_STRING = new StatusReply("string");
 const TYPE_NONE = new StatusReply("none");
 
 export function getKey(draft: Draft, key: ByteString): Reply {
-  const row = draft.findKey(key);
+  const row = draft.readKey(key);
   return row === NO_KEY ? null : draft.keys.value(row);
 }
 
@@ -27,7 +27,7 @@ export function getKey(draft: Draft, key: ByteString): Reply {
 export function countExisting(draft: Draft, keys: readonly ByteString[]): Reply {
   let count = 0;
   for (const key of keys) {
-    if (draft.findKey(key) !== NO_KEY) count += 1;
+    if (draft.readKey(key) !== NO_KEY) count += 1;
   }
   return count;
 }
@@ -44,7 +44,7 @@ export function deleteKeys(draft: Draft, keys: readonly ByteString[]): Reply {
 }
 
 export function keyType(draft: Draft, key: ByteString): Reply {
-  return draft.findKey(key) === NO_KEY ? TYPE_NONE : TYPE_STRING;
+  return draft.readKey(key) === NO_KEY ? TYPE_NONE : TYPE_STRING;
 }
 
 // The whole database ------------------------------------------------------------------------------------------------

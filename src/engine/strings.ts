@@ -47,9 +47,9 @@ const INTEGER_MIN = -(2n ** 63n);
 
 export function setString(draft: Draft, command: CommandOf<"string-set">): Reply {
   const { key, value, expiry, answer } = command;
-  const row = draft.findKey(key);
-  const former = row === NO_KEY ? null : draft.keys.value(row);
   const wantsFormer = command.returnsFormer || answer === "former";
+  const row = wantsFormer ? draft.readKey(key) : draft.findKey(key);
+  const former = row === NO_KEY ? null : draft.keys.value(row);
   if (!holds(draft, command.condition, former))
     return wantsFormer || answer === "ok" ? (wantsFormer ? former : null) : 0;
   if (renews(draft, row, value, expiry)) return wantsFormer ? former : answer === "one" ? 1 : OK;
@@ -181,14 +181,14 @@ export function digestString(draft: Draft, key: ByteString): Reply {
 }
 
 function valueOf(draft: Draft, key: ByteString): ByteString | null {
-  const row = draft.findKey(key);
+  const row = draft.readKey(key);
   return row === NO_KEY ? null : draft.keys.value(row);
 }
 
 // Getting and changing ----------------------------------------------------------------------------------------------
 
 export function getAndDelete(draft: Draft, key: ByteString): Reply {
-  const row = draft.findKey(key);
+  const row = draft.readKey(key);
   if (row === NO_KEY) return null;
   draft.takeKey(row, "deleted");
   return draft.keys.value(row);
@@ -196,7 +196,7 @@ export function getAndDelete(draft: Draft, key: ByteString): Reply {
 
 /** GETEX: without an option a GET, otherwise also an EXPIRE or PERSIST. */
 export function getAndExpire(draft: Draft, { key, expiry }: CommandOf<"string-get-expire">): Reply {
-  const row = draft.findKey(key);
+  const row = draft.readKey(key);
   if (row === NO_KEY) return null;
   const value = draft.keys.value(row);
   if (expiry.kind === "keep") return value;
@@ -381,7 +381,7 @@ export function keyTtl(draft: Draft, { key, unit }: CommandOf<"key-ttl">): Reply
 
 /** What is left of a key, in whole milliseconds, rounded down: its own time, or its lease's, of a shared key its first holder's. */
 function timeLeft(draft: Draft, key: ByteString): number {
-  const row = draft.findKey(key);
+  const row = draft.readKey(key);
   if (row === NO_KEY) return ABSENT;
   const { leases } = draft.state;
   const holder = draft.keys.holder(row);

@@ -11,7 +11,6 @@ import type { ServerContext } from "./server-context.js";
  * have a truthful value here, and Leasehold's own.
  *
  * Truth where Redis's field has no exact counterpart:
- *  - `keyspace_hits` and `keyspace_misses` are always 0: lookups are not counted
  *  - `instantaneous_*` is the mean since the INFO before, but of at least a second; no timer runs for it
  *  - `usec` of commandstats is exact for slow commands and shared out by the turn for quick ones (a clock reading
  *    would cost more than a keep-alive)
@@ -219,8 +218,8 @@ function statsFields({ context, source, server, node, nowMs }: Snapshot): Fields
     ["expired_keys", node.leasesExpired + node.keysExpired],
     ["evicted_keys", 0],
     ["evicted_clients", 0],
-    ["keyspace_hits", 0],
-    ["keyspace_misses", 0],
+    ["keyspace_hits", node.keyspaceHits],
+    ["keyspace_misses", node.keyspaceMisses],
     ["pubsub_channels", context.pubsub.channelCount],
     ["pubsub_patterns", context.pubsub.patternCount],
     ["pubsubshard_channels", context.pubsub.shardChannelCount],
