@@ -30,10 +30,18 @@ export interface ClusterNodeOptions {
   readonly pageRows: number;
   readonly storeBugs: StoreBugs;
   readonly Keeper: new (options: RoleKeeperOptions) => RoleKeeper;
-  /** How a turn of a connection stands still between its clock reading and its work; null: it does not. */
-  standsStillInTurn(): { readonly ms: number; readonly kind: StandStill } | null;
+  /** Whether, and how, the machine stands still at a moment at which that may do harm; null: it does not. */
+  standsStill(moment: Moment): { readonly ms: number; readonly kind: StandStill } | null;
+  /** See EngineLimits. */
+  readonly clockErrorPerMille: number;
   onEnd(node: ClusterNode, reason: string): void;
 }
+
+/**
+ * `turn`: between a connection's clock reading and its work. `sent`: a request is on its way to the store; `take-over`: one that takes
+ * the role. `hand-over`: the role is being given up.
+ */
+export type Moment = "turn" | "sent" | "take-over" | "hand-over";
 
 /** How long the word that the role is free may take, before the process ends all the same. */
 const RELEASE_MS_MAX = 100;
@@ -76,6 +84,7 @@ export class ClusterNode {
       resolveMsMax: options.resolveMsMax,
       pageRows: options.pageRows,
       bugs: options.storeBugs,
+      onSent: (isTakeOver) => this.standsStill(isTakeOver ? "take-over" : "sent"),
     });
     const coordinatorOf = (): Coordinator => this.coordinator;
     this.keeper = new options.Keeper({
@@ -101,7 +110,7 @@ export class ClusterNode {
     const { keeper } = this;
     this.coordinator = new Coordinator({
       store: this.#store,
-      engineLimits: DEFAULT_ENGINE_LIMITS,
+      engineLimits: { ...DEFAULT_ENGINE_LIMITS, clockErrorPerMille: options.clockErrorPerMille },
       batchBytesMax: 64 * 1024,
       clock: host.clock,
       scheduler: host.scheduler,
@@ -161,16 +170,22 @@ export class ClusterNode {
     this.#options.judge.acknowledges(this, this.#store.takenEpoch);
   }
 
-  standsStillInTurn(): boolean {
-    const pause = this.#options.standsStillInTurn();
-    if (pause !== null) this.host.standStill(pause.ms, pause.kind);
-    return pause !== null;
+  standsStill(moment: Moment): boolean {
+    const pause = this.#options.standsStill(moment);
+    if (pause === null) return false;
+    this.trace(`fault: ${pause.kind} at ${moment} for ${pause.ms.toFixed(0)} ms`);
+    this.host.standStill(pause.ms, pause.kind);
+    return true;
   }
 
   /** FAILOVER: the role is given up, the process goes on. */
   failover(): void {
     this.host.enter(() => {
-      if (!this.#isStopping) this.coordinator.stepDown(null, () => this.trace("has handed over"));
+      if (this.#isStopping) return;
+      this.coordinator.stepDown(null, () => {
+        this.trace("has handed over");
+        this.standsStill("hand-over");
+      });
     });
   }
 

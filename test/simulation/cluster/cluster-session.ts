@@ -77,7 +77,7 @@ export class ClusterSession implements Session {
     this.#waits = false;
     if (this.#isClosed) return;
     this.nowMs = this.#node.host.clock.monotonicMs();
-    if (!this.#node.standsStillInTurn()) {
+    if (!this.#node.standsStill("turn")) {
       this.#run();
       return;
     }

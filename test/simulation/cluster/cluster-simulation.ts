@@ -2,7 +2,7 @@ import { RoleKeeper, type RoleKeeperOptions } from "#src/cluster/role-keeper.js"
 import { World } from "../sim-world.js";
 import { ClusterClient } from "./cluster-client.js";
 import type { StandStill } from "./cluster-host.js";
-import { ClusterNode } from "./cluster-node.js";
+import { ClusterNode, type Moment } from "./cluster-node.js";
 import { chooseClusterSwarm, type ClusterSwarm } from "./cluster-swarm.js";
 import { Judge, type JudgeCounts } from "./judge.js";
 import { demand, type ClusterRule } from "./rules.js";
@@ -51,6 +51,9 @@ export interface ClusterCounts extends JudgeCounts {
   /** From the moment at which all was healed to the first primary; 0 when there was one. */
   healedMs: number;
 }
+
+/** How much more often than at a usual request a machine stands still at a moment of a kind. */
+const MOMENT_FACTORS: Readonly<Record<Moment, number>> = { turn: 1, sent: 1, "take-over": 100, "hand-over": 100 };
 
 const EVENTS_MAX = 400_000;
 /** Beside the role's duration: back-off of a candidate, the load, ticks. */
@@ -166,15 +169,14 @@ class ClusterSimulation {
     return this.#nodes.filter((node) => node !== null);
   }
 
+  /** Runs on until a true time, or until something is the case. */
   #runUntil(atMs: number, isOver: () => boolean = () => false): void {
-    let isTime = false;
-    const end = this.world.at(atMs, () => {
-      isTime = true;
-    });
-    while (!isTime && !isOver()) {
-      if (!this.world.step()) return;
-      const { eventsRun } = this.world;
-      demand(eventsRun < EVENTS_MAX, "liveness", () => `not at rest after ${EVENTS_MAX} events`);
+    const { world } = this;
+    // So that time goes on also when nothing else happens.
+    const end = world.at(atMs, () => undefined);
+    while (world.nowMs < atMs && !isOver()) {
+      if (!world.step()) return;
+      demand(world.eventsRun < EVENTS_MAX, "liveness", () => `not at rest after ${EVENTS_MAX} events`);
     }
     end.cancelled = true;
   }
@@ -203,17 +205,21 @@ class ClusterSimulation {
       pageRows: swarm.pageRows,
       storeBugs: { ...CORRECT_STORE, ...this.#options.storeBugs },
       Keeper: this.#options.Keeper ?? RoleKeeper,
-      standsStillInTurn: () => this.#pauseInTurn(),
+      standsStill: (moment) => this.#standStillAt(moment),
+      clockErrorPerMille: swarm.clockErrorPerMille,
       onEnd: (ended) => this.#nodeEnded(ended),
     });
     this.#nodes[index] = node;
     node.start();
   }
 
-  #pauseInTurn(): { readonly ms: number; readonly kind: StandStill } | null {
-    const { world, swarm } = this;
-    if (this.#isHealed || !world.random.chance(swarm.faults.turnPauseChance)) return null;
-    return { ms: world.random.between(0, swarm.faults.pauseMsMax), kind: "stop" };
+  #standStillAt(moment: Moment): { readonly ms: number; readonly kind: StandStill } | null {
+    const { random } = this.world;
+    const { faults } = this.swarm;
+    const chance = MOMENT_FACTORS[moment] * faults.momentChance;
+    if (this.#isHealed || chance === 0 || !random.chance(chance)) return null;
+    const kind = faults.suspendMs < Infinity && moment !== "turn" && random.chance(0.5) ? "suspend" : "stop";
+    return { ms: random.between(0, kind === "stop" ? faults.pauseMsMax : faults.suspendMsMax), kind };
   }
 
   #nodeEnded(node: ClusterNode): void {
@@ -364,7 +370,7 @@ class ClusterSimulation {
         .map(({ name }) => name)
         .join(", ");
     demand(areServed(), "liveness", () => `not served ${boundMs} ms after somebody could: ${left()}`);
-    const primary = this.#alive().filter((node) => node.isPrimary);
+    const primary = this.#alive().filter((node) => node.isPrimary && node.keeper.hasTerm);
     demand(primary.length === 1, "liveness", () => `${primary.length} nodes are primary while all is well`);
   }
 

@@ -1,4 +1,5 @@
 import { CLOCK_RATE_ERROR_MAX, safeMarginMs, UNCOUNTED_PAUSE_MS_MAX, type RoleTimes } from "#src/cluster/role-times.js";
+import { DEFAULT_ENGINE_LIMITS } from "#src/engine/limits.js";
 import type { Random } from "../random.js";
 import type { Workload } from "./cluster-client.js";
 import type { LinkTimes } from "./sim-link.js";
@@ -12,6 +13,8 @@ export interface ClusterSwarm {
   /** Bound of the rate error of the nodes' clocks. */
   readonly nodeClockErrorMax: number;
   readonly clientClockErrorMax: number;
+  /** By how much deadlines are padded for that, in thousandths. */
+  readonly clockErrorPerMille: number;
   readonly link: LinkTimes;
   readonly pageRows: number;
   readonly workload: Workload;
@@ -33,8 +36,8 @@ export interface ClusterFaults {
   readonly suspendMsMax: number;
   readonly freezeMs: number;
   readonly freezeMsMax: number;
-  /** The chance that a turn of a connection stands still between its clock reading and its work. */
-  readonly turnPauseChance: number;
+  /** The chance that a machine stands still just when a request was sent, or a connection's clock was read. */
+  readonly momentChance: number;
   readonly partitionMs: number;
   readonly partitionMsMax: number;
   readonly outageMs: number;
@@ -55,7 +58,7 @@ function soundTimes(roleMs: number): RoleTimes {
 }
 
 export function chooseClusterSwarm(random: Random): ClusterSwarm {
-  const times = soundTimes(random.pick([2_000, 2_000, 3_000, 6_000]));
+  const times = soundTimes(random.pick([2_000, 2_000, 2_000, 3_000, 6_000]));
   const { roleMs, requestTimeoutMs } = times;
   const nodes = random.pick([2, 3, 3, 3]);
   const isLossy = random.chance(0.4);
@@ -66,6 +69,7 @@ export function chooseClusterSwarm(random: Random): ClusterSwarm {
     nodeClockErrorMax: CLOCK_RATE_ERROR_MAX,
     // A deadline is padded by 2 in a thousand, a hair less than two clocks of 1 in a thousand can differ by.
     clientClockErrorMax: 0.000_99,
+    clockErrorPerMille: DEFAULT_ENGINE_LIMITS.clockErrorPerMille,
     link: {
       delayMsMean: random.pick([0.5, 2, 10, 40]),
       slowChance: random.pick([0, 0, 0.02, 0.1]),
@@ -87,7 +91,7 @@ export function chooseClusterSwarm(random: Random): ClusterSwarm {
       abandonChance: random.pick([0, 0.2, 0.5]),
       askChance: random.pick([0, 0.5, 1]),
     },
-    safetyMs: roleMs * random.between(6, 12),
+    safetyMs: roleMs * random.between(5, 9),
     faults: chooseFaults(random, times),
   };
 }
@@ -105,7 +109,7 @@ function chooseFaults(random: Random, { roleMs }: RoleTimes): ClusterFaults {
     suspendMsMax: random.pick([49, roleMs, 3 * roleMs]),
     freezeMs: now(0.3, 1.5),
     freezeMsMax: UNCOUNTED_PAUSE_MS_MAX,
-    turnPauseChance: random.pick([0, 0, 0.002]),
+    momentChance: random.pick([0, 0, 0.002]),
     partitionMs: now(0.35, 2),
     partitionMsMax: roleMs * random.pick([0.5, 2]),
     outageMs: now(0.15, 4),

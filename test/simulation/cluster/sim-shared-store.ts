@@ -10,7 +10,6 @@ import {
 import { decodeMeta, encodeFormat, encodeIdentity, encodeMeta, META_RANGE } from "#src/durability/schema.js";
 import type {
   BeatRow,
-  FenceRow,
   NodeSighting,
   RoleListener,
   RoleView,
@@ -80,8 +79,17 @@ type BeatValue = Pick<BeatRow, "epoch" | "number" | "state">;
 
 const encode = (value: object): Uint8Array => Buffer.from(JSON.stringify(value));
 
+/** Rows never change in place, so each is parsed once. */
+const parsed = new WeakMap<Uint8Array, object>();
+
+function decodeAs<Value extends object>(value: Uint8Array): Value {
+  const known = parsed.get(value) ?? (JSON.parse(asBuffer(value).toString()) as Value);
+  parsed.set(value, known);
+  return known as Value;
+}
+
 export function decodeFenceValue(value: Uint8Array): FenceValue {
-  return JSON.parse(asBuffer(value).toString()) as FenceValue;
+  return decodeAs(value);
 }
 
 interface Tenure {
@@ -107,6 +115,8 @@ export interface SimSharedStoreOptions {
   /** Rows per page of a load. */
   readonly pageRows: number;
   readonly bugs: StoreBugs;
+  /** A request has just been sent. */
+  onSent(isTakeOver: boolean): void;
 }
 
 const RETRY_MS = 100;
@@ -175,7 +185,7 @@ export class SimSharedStore implements SharedStore {
     const read = (): { view: RoleView; nodes: readonly NodeSighting[]; revision: number } => ({
       view: viewOf(shared),
       nodes: shared.range(NODE_PREFIX, endOf(NODE_PREFIX)).map(({ value, modRevision }) => ({
-        node: JSON.parse(asBuffer(value).toString()) as NodeAddress,
+        node: decodeAs<NodeAddress>(value),
         modRevision,
       })),
       revision: shared.revision,
@@ -233,6 +243,7 @@ export class SimSharedStore implements SharedStore {
             done(null, answer.identity);
           }
         },
+        true,
       );
     };
     attempt();
@@ -422,22 +433,20 @@ export class SimSharedStore implements SharedStore {
     );
   }
 
-  #call<Answer extends object>(atStore: () => Answer, done: (answer: Answer | null) => void): void {
-    const { link, host, requestTimeoutMs } = this.#options;
+  #call<Answer extends object>(atStore: () => Answer, done: (answer: Answer | null) => void, isTakeOver = false): void {
+    const { link, host, requestTimeoutMs, onSent } = this.#options;
     link.call(host, requestTimeoutMs, atStore, done);
+    onSent(isTakeOver);
   }
 }
 
 function viewOf(shared: SimShared): RoleView {
-  const fenceRow = shared.get(FENCE);
-  const beatRow = shared.get(BEAT);
-  const fence: FenceRow | null =
-    fenceRow === null ? null : { ...decodeFenceValue(fenceRow.value), modRevision: fenceRow.modRevision };
-  const beat: BeatRow | null =
-    beatRow === null
-      ? null
-      : { ...(JSON.parse(asBuffer(beatRow.value).toString()) as BeatValue), modRevision: beatRow.modRevision };
-  return { fence, beat };
+  const fence = shared.get(FENCE);
+  const beat = shared.get(BEAT);
+  return {
+    fence: fence === null ? null : { ...decodeFenceValue(fence.value), modRevision: fence.modRevision },
+    beat: beat === null ? null : { ...decodeAs<BeatValue>(beat.value), modRevision: beat.modRevision },
+  };
 }
 
 function identityAt(shared: SimShared, incarnation: string): Omit<StoreIdentity, "epoch"> {
