@@ -137,7 +137,7 @@ const RANGE: Method<RangeRequest, RangeReply> = {
 };
 const RANGE_PACKED: Method<RangeRequest, PackedRows> = { ...RANGE, decode: decodePackedRows };
 const TXN: Method<TxnRequest, TxnReply> = { path: "/etcdserverpb.KV/Txn", encode: encodeTxn, decode: decodeTxn };
-const COMPACT: Method<{ readonly revision: number }, null> = {
+const COMPACT: Method<{ readonly revision: number }, true> = {
   path: "/etcdserverpb.KV/Compact",
   encode: encodeCompact,
   decode: decodeNothing,

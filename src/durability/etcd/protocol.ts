@@ -426,8 +426,9 @@ export function decodeStatus(bytes: Buffer): StatusReply {
   return reply;
 }
 
-export function decodeNothing(): null {
-  return null;
+/** A reply that says nothing but that it came. (gRPC takes null for a reply that is missing.) */
+export function decodeNothing(): true {
+  return true;
 }
 
 export function decodeToken(bytes: Buffer): string {

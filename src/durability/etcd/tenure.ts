@@ -165,10 +165,12 @@ export class Tenure {
       const { host, port } = fence.node;
       throw this.fail(new StoreError("fenced", `${host}:${port} has taken the role, epoch ${fence.epoch}`));
     }
-    if (fence.modRevision > this.#fenceRevision) this.#moved(fence.epoch, fence.modRevision);
+    this.#moved(fence.epoch, fence.modRevision);
   }
 
+  /** May be heard of twice: from the move itself, and from a transaction that met the fence it left. */
   #moved(epoch: number, fenceRevision: number): void {
+    if (fenceRevision <= this.#fenceRevision) return;
     this.#epoch = epoch;
     this.#fenceRevision = fenceRevision;
     this.#ownRevision = Math.max(this.#ownRevision, fenceRevision);
