@@ -79,6 +79,8 @@ export interface OracleOptions {
   readonly keysPerLeaseMax: number;
   /** True while events are wanted. */
   hasListeners(): boolean;
+  /** The server ended something by itself: by time, or because nobody would hear that they have it. */
+  onEnded(op: Op): void;
 }
 
 export class Oracle implements EngineWatcher {
@@ -255,8 +257,6 @@ export class Oracle implements EngineWatcher {
     const granted = command.kind === "lease-grant" && Array.isArray(reply) ? String(reply[0]) : null;
     const plain = command.kind === "string-set" ? plainId(keyName(origin.databaseIndex, command.key)) : null;
     const id = granted ?? target ?? plain;
-    const isExpiry = (op: Op): boolean =>
-      (op.kind === "lease-end" || op.kind === "string-end") && op.reason === "expired";
     return {
       command,
       reply,
@@ -397,8 +397,7 @@ export class Oracle implements EngineWatcher {
     const deadlines = this.#deadlinesBefore();
     for (const op of decision.ops) {
       const isGrant = op.kind === "key-put" && op.valueOnly !== true;
-      const isExpiry = (op.kind === "lease-end" || op.kind === "string-end") && op.reason === "expired";
-      check(isGrant || isExpiry, "ops", () => `keys are handed on by ${JSON.stringify(op)}`);
+      check(isGrant || isExpiry(op), "ops", () => `keys are handed on by ${JSON.stringify(op)}`);
     }
     if (decision.ops.length > 0) {
       this.#applyOps(decision.ops, revision, turn.nowMs, false);
@@ -486,6 +485,7 @@ export class Oracle implements EngineWatcher {
     const flushed = this.options.hasListeners() ? this.#flushEvents(ops) : [];
     for (const appliedOp of ops) {
       const op = simulatedOp(appliedOp);
+      if (isExpiry(op) || (takesBack && op.kind === "key-end")) this.options.onEnded(op);
       if (!(takesBack && op.kind === "key-end")) this.#beforeOp(op, nowMs);
       this.#revealed.note(op, revision, this.live);
       this.#noteNewName(op);
@@ -834,6 +834,8 @@ export class Oracle implements EngineWatcher {
 /** One name for a row that says that a lease holds a key. */
 export const orphanName = (databaseIndex: number, key: ByteString, leaseId: ByteString): string =>
   `${keyName(databaseIndex, key)} of ${leaseId}`;
+
+const isExpiry = (op: Op): boolean => (op.kind === "lease-end" || op.kind === "string-end") && op.reason === "expired";
 
 /** A digest begins with the revision, which the removal of orphans moves. */
 const withoutRevision = (digest: string): string => digest.replace(/^revision \d+/, "");

@@ -61,7 +61,9 @@ export const commandsOf = (asked: Asked): readonly Command[] => (asked.kind === 
 
 /** A request in a line of a trace. */
 export const show = (asked: Asked): string =>
-  JSON.stringify(asked, (_name, value: unknown) => (typeof value === "bigint" ? `${value}` : value));
+  asked.kind === "step" || asked.kind === "string-increment"
+    ? JSON.stringify(asked, (_name, value: unknown) => (typeof value === "bigint" ? String(value) : value))
+    : JSON.stringify(asked);
 
 /** Whether a command waits when it cannot have what it asks for. Nothing waits within a step. */
 export const mayWait = (asked: Asked): boolean => asked.kind === "lock-acquire" && asked.blockMs !== null;
@@ -77,6 +79,9 @@ export interface SimRequest {
   /** For keys that it may take: the largest token that anybody was known to hold when it was sent. */
   readonly tokensKnown: ReadonlyMap<string, number>;
   decision: DecisionRecord | null;
+  /** True time before it was sent, and at which its client had the reply. */
+  readonly sentAtTrueMs?: number;
+  heardAtTrueMs?: number;
   /** Its reply has left the loop for the connection. */
   isReleased?: boolean;
   /** The server knows that its connection is gone. */

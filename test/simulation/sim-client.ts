@@ -2,6 +2,7 @@ import type { Command } from "#src/engine/command.js";
 import { ErrorReply, type Reply } from "#src/engine/reply.js";
 import type { Beliefs } from "./beliefs.js";
 import type { LockMode } from "#src/engine/op.js";
+import type { KeyHistories } from "./key-histories.js";
 import { keyName, plainId } from "./model.js";
 import type { Oracle } from "./oracle.js";
 import { describe } from "./reply-forms.js";
@@ -24,6 +25,7 @@ export interface ClientOptions {
   readonly clockOriginMs: number;
   /** A new connection to the server, or null when nothing listens. */
   connect(client: SimClient): Connection | null;
+  readonly histories: KeyHistories;
   /** A number that no other request has. */
   nextRequestNumber(): number;
 }
@@ -417,6 +419,7 @@ export class SimClient implements ClientClock, WireClient {
       databaseIndex,
       command,
       sentAtMs: this.#nowMs,
+      sentAtTrueMs: this.#world.nowMs,
       tokensKnown: this.#beliefs.tokensKnown(names.map((key) => keyName(databaseIndex, key))),
       decision: null,
     };
@@ -427,6 +430,7 @@ export class SimClient implements ClientClock, WireClient {
     }
     this.#world.trace(`${this.name} sends ${request.number} ${show(command)} db ${databaseIndex}`);
     this.#outstanding.push(request);
+    this.#options.histories.sent(request);
     const connection = this.#connection;
     connection.send(request);
     this.#world.after(this.#options.workload.patienceMs, () => {
@@ -461,6 +465,7 @@ export class SimClient implements ClientClock, WireClient {
       () => `${request.number} is answered, ${expected?.number} was to be next`,
     );
     this.answered += 1;
+    request.heardAtTrueMs = this.#world.nowMs;
     this.#world.trace(`${this.name} hears ${request.number} ${describe(reply)}`);
     if (request.decision === null) {
       const isRefusal = reply instanceof ErrorReply && /^(READONLY|LOADING) /.test(reply.text);

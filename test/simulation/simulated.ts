@@ -17,7 +17,9 @@ type Elsewhere =
   | "string-set-range"
   | "string-increment-float"
   | "string-digest"
-  | "key-expire-time";
+  | "key-expire-time"
+  // Ends of leases with more keys than clients have here.
+  | "lease-keys-end";
 
 export type SimulatedCommand = Exclude<Command, { kind: Elsewhere }>;
 export type SimulatedOp = Exclude<Op, { kind: Elsewhere }>;
@@ -33,6 +35,7 @@ const SIMULATED_STRINGS: ReadonlySet<string> = new Set([
 const isElsewhere = (kind: string): boolean =>
   kind.startsWith("script") ||
   kind === "key-expire-time" ||
+  kind === "lease-keys-end" ||
   (kind.startsWith("string-") && !SIMULATED_STRINGS.has(kind));
 
 export function simulatedCommand(command: Command): SimulatedCommand {

@@ -7,6 +7,7 @@ import { digest } from "#src/engine/engine.js";
 import { TTL_MS_MAX } from "#src/engine/limits.js";
 import { StatusReply, type Reply } from "#src/engine/reply.js";
 import { Beliefs } from "./beliefs.js";
+import { KeyHistories } from "./key-histories.js";
 import { Oracle, orphanName } from "./oracle.js";
 import { watchEngines, withSmallSteps } from "./probe.js";
 import { SimClient } from "./sim-client.js";
@@ -58,6 +59,9 @@ export interface SimulationCounts {
   crashesAt: Record<string, number>;
   failures: number;
   refusedStarts: number;
+  /** Keys whose history was found to be linearizable, and those of which the search gave up. */
+  keysJudged: number;
+  keysGivenUp: number;
   virtualMs: number;
 }
 
@@ -99,6 +103,7 @@ class Simulation {
   readonly #withAudit: boolean;
   readonly #sessionsKeepOldReadings: boolean;
   readonly #beliefs: Beliefs;
+  readonly #histories = new KeyHistories();
   readonly #clients: SimClient[] = [];
   #node: SimNode | null = null;
   #incarnations = 0;
@@ -118,6 +123,8 @@ class Simulation {
     crashesAt: {},
     failures: 0,
     refusedStarts: 0,
+    keysJudged: 0,
+    keysGivenUp: 0,
     virtualMs: 0,
   };
 
@@ -135,6 +142,7 @@ class Simulation {
     this.oracle = new Oracle(world, this.#disk, this.#beliefs, {
       ...limits,
       hasListeners: () => this.#hasListeners,
+      onEnded: (op) => this.#histories.ended(world.nowMs, op),
     });
   }
 
@@ -146,6 +154,7 @@ class Simulation {
       this.#heal();
       this.#runUntil(() => false);
       this.#checkRest();
+      this.#histories.check();
       return null;
     } catch (error) {
       if (error instanceof Error) return error;
@@ -164,6 +173,7 @@ class Simulation {
         workload: swarm.workload,
         clockRate: this.#clockRate(),
         clockOriginMs: world.random.between(0, 1e6),
+        histories: this.#histories,
         connect: (asking) => this.#connect(asking),
         nextRequestNumber: () => (this.#requests += 1),
       });
@@ -455,6 +465,8 @@ class Simulation {
   #count(): void {
     this.counts.events = this.world.eventsRun;
     this.counts.virtualMs = Math.round(this.world.nowMs);
+    this.counts.keysJudged = this.#histories.judged;
+    this.counts.keysGivenUp = this.#histories.givenUp;
     this.counts.decisions = this.oracle.decisions;
     this.counts.incarnations = this.#incarnations;
     for (const client of this.#clients) {
