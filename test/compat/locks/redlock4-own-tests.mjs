@@ -17,6 +17,11 @@ const [portText, suiteWanted] = process.argv.slice(2);
 const port = Number(portText);
 const STEP_MS_MAX = 30_000;
 
+/** Bluebird's `done()`, which the file uses, ends the process when a case fails in it. Here it fails the case. */
+const exit = process.exit.bind(process);
+let failStep = () => {};
+process.exit = () => failStep(new Error("failed in done(); stderr has the reason"));
+
 const requireHere = createRequire(import.meta.url);
 const testFile = requireHere.resolve("redlock4/test.js");
 const requireThere = createRequire(testFile);
@@ -56,10 +61,12 @@ function runStep(body) {
     const settle = (error) => {
       clearTimeout(timer);
       process.removeListener("uncaughtException", settle);
+      failStep = () => {};
       resolve(error ?? null);
     };
     const timer = setTimeout(() => settle(new Error("did not end")), STEP_MS_MAX);
     process.on("uncaughtException", settle);
+    failStep = settle;
     try {
       if (body.length > 0) body(settle);
       else Promise.resolve(body()).then(() => settle(null), settle);
@@ -92,4 +99,4 @@ if (suite === undefined)
   throw new Error(`no suite ${suiteWanted} among ${root.children.map((each) => each.title).join(", ")}`);
 await runSuite(suite, "");
 // the clients of the other suites are still connected
-process.stdout.write(`${JSON.stringify(results)}\n`, () => process.exit(0));
+process.stdout.write(`${JSON.stringify(results)}\n`, () => exit(0));
