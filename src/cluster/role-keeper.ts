@@ -27,7 +27,8 @@ import { SuspendGuard, type SuspendClocks } from "./suspend-guard.js";
  *  1. `holds` is the only answer to "may this node still act as primary", and it asks no one else
  *  2. nothing but a successful take-over or beat moves the end of the term, and only forward within one tenure
  *  3. a beat that was sent in one tenure says nothing in the next
- *  4. the clock that ends the term is CLOCK_MONOTONIC; a machine that slept has lost the role
+ *  4. the clock that ends the term is CLOCK_MONOTONIC; a machine that slept has lost the role, and what it sent before it slept says
+ *     nothing afterwards
  *  5. one beat, one poll and one take-over in flight at most: what is slow is not made slower
  */
 
@@ -87,6 +88,8 @@ export class RoleKeeper implements RoleTerm, ClusterView {
   /** Counts the tenures of this node. */
   #tenure = 0;
   #validUntilMs = -Infinity;
+  /** How often the machine was found to have slept. */
+  #sleeps = 0;
   #beatDueMs = Infinity;
   #beatInFlight = false;
   #releaseAfterBeat = false;
@@ -173,6 +176,7 @@ export class RoleKeeper implements RoleTerm, ClusterView {
 
   #lookForSleep(): void {
     if (!this.#guard.hasSlept()) return;
+    this.#sleeps += 1;
     this.#options.log.write("warn", "the machine was asleep: what this node knew of the role is void");
     this.#validUntilMs = -Infinity;
     this.#viewSinceMs = this.#options.clock.monotonicMs();
@@ -230,6 +234,7 @@ export class RoleKeeper implements RoleTerm, ClusterView {
     const { clock, store, times, log } = this.#options;
     const tenure = this.#tenure;
     const sentAtMs = clock.monotonicMs();
+    const sleeps = this.#sleeps;
     this.#beatInFlight = true;
     this.#beatDueMs = sentAtMs + times.beatMs;
     store.beat("serving", (error) => {
@@ -238,7 +243,7 @@ export class RoleKeeper implements RoleTerm, ClusterView {
       if (this.#releaseAfterBeat) this.#release();
       if (tenure !== this.#tenure) return;
       if (error === null) {
-        this.#extend(sentAtMs);
+        this.#extend(sentAtMs, sleeps);
         this.#lastBeatAtMs = nowMs;
         this.#lastBeatLatencyMs = nowMs - sentAtMs;
         this.#beatLatencyMsMax = Math.max(this.#beatLatencyMsMax, this.#lastBeatLatencyMs);
@@ -254,8 +259,10 @@ export class RoleKeeper implements RoleTerm, ClusterView {
     });
   }
 
-  /** What was sent at this reading has succeeded. */
-  #extend(sentAtMs: number): void {
+  /** What was sent at this reading, after so many sleeps, has succeeded. */
+  #extend(sentAtMs: number, sleeps: number): void {
+    this.#lookForSleep();
+    if (sleeps !== this.#sleeps) return;
     const { roleMs, marginMs } = this.#options.times;
     this.#validUntilMs = Math.max(this.#validUntilMs, sentAtMs + roleMs - marginMs);
   }
@@ -302,15 +309,18 @@ export class RoleKeeper implements RoleTerm, ClusterView {
       "quiet-ms": quietMs,
     });
     this.#takingOver = true;
+    // What an earlier tenure still had to say must not be said of this one.
+    this.#releaseAfterBeat = false;
     this.#tenure += 1;
     const tenure = this.#tenure;
     store.candidateFrom(this.#view);
     const sentAtMs = clock.monotonicMs();
+    const sleeps = this.#sleeps;
     const taken = (): void => {
       this.#takingOver = false;
       this.#takeOvers += 1;
       this.#retryMs = RETRY_MS_MIN;
-      this.#extend(sentAtMs);
+      this.#extend(sentAtMs, sleeps);
       this.#beatDueMs = sentAtMs + this.#options.times.beatMs;
       this.#arm();
     };
@@ -356,7 +366,8 @@ export class RoleKeeper implements RoleTerm, ClusterView {
   }
 
   primary(): NodeAddress | null {
-    if (this.hasTerm) return this.self;
+    const { roleName } = this.#options.holder;
+    if (this.hasTerm && (roleName === "primary" || roleName === "loading")) return this.self;
     const { fence } = this.#view;
     if (fence === null || isReleased(this.#view)) return null;
     // A former tenure of this very process: it has no term, so nobody has.
