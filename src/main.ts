@@ -94,7 +94,7 @@ async function start(config: Config, settings: RuntimeSettings, fault: Fault, fa
 async function openShared(cluster: ClusterConfig, foundations: Foundations): Promise<SharedRows> {
   const { EtcdClient } = await import("./durability/etcd/etcd-client.js");
   const { EtcdStore } = await import("./durability/etcd/etcd-store.js");
-  const { clock, scheduler, ids, log, fault } = foundations;
+  const { clock, scheduler, ids, log, faultScript } = foundations;
   const { endpoints, name, times, etcd } = cluster;
   const client = new EtcdClient({
     endpoints,
@@ -111,7 +111,8 @@ async function openShared(cluster: ClusterConfig, foundations: Foundations): Pro
     scheduler,
     ids,
     log,
-    fault,
+    // It has no thread of its own, but it passes the points of one.
+    fault: faultScript === "" ? NO_FAULTS : new ScriptedFaults(faultScript, "store"),
     incarnation,
     resolveMsMax: times.roleMs / 2,
     txnOperationsMax: etcd.txnOpsMax,

@@ -159,7 +159,8 @@ async function ask(url: string, body?: string): Promise<unknown> {
   }
 }
 
-async function freePorts(count: number): Promise<number[]> {
+/** Ports of loopback that were free a moment ago. */
+export async function freePorts(count: number): Promise<number[]> {
   const servers = Array.from({ length: count }, () => createServer());
   const ports: number[] = [];
   for (const server of servers) {

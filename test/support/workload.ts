@@ -39,8 +39,8 @@ export class Workload {
   private readonly clients: Promise<void>[];
 
   constructor(history: History, target: Target, options: WorkloadOptions = DEFAULT_WORKLOAD) {
-    this.clients = Array.from({ length: options.clients }, async (_, index) =>
-      new Client(history, target, options, `c${index}-${clientsMade++}`).run(() => this.running),
+    this.clients = Array.from({ length: options.clients }, async () =>
+      new Client(history, target, options).run(() => this.running),
     );
   }
 
@@ -57,18 +57,13 @@ let clientsMade = 0;
 class Client {
   private readonly history: History;
   private readonly target: Target;
-  private readonly options: WorkloadOptions;
-  private readonly name: string;
+  private readonly mix: RequestMix;
   private connection: RespConnection | null = null;
-  private granted = 0;
-  /** Leases of this client that it still cares for. */
-  private own: string[] = [];
 
-  constructor(history: History, target: Target, options: WorkloadOptions, name: string) {
+  constructor(history: History, target: Target, options: WorkloadOptions) {
     this.history = history;
     this.target = target;
-    this.options = options;
-    this.name = name;
+    this.mix = new RequestMix(options);
   }
 
   async run(goOn: () => boolean): Promise<void> {
@@ -87,12 +82,27 @@ class Client {
   }
 
   private async step(connection: RespConnection): Promise<void> {
-    const response = await perform(this.history, connection, this.nextRequest());
+    const request = this.mix.next();
+    const response = await perform(this.history, connection, request);
     if (connection.isClosed) this.connection = null;
-    if (response?.kind === "absent" || response === null) this.own = this.own.slice(1);
+    if (response?.kind === "absent" || response === null) this.mix.forget(request);
+  }
+}
+
+/** What one client asks for, one request after the other: it grants leases, cares for them for a while, and revokes them. */
+export class RequestMix {
+  private readonly options: WorkloadOptions;
+  private readonly name: string;
+  private granted = 0;
+  /** Leases of this client that it still cares for. */
+  private own: string[] = [];
+
+  constructor(options: WorkloadOptions) {
+    this.options = options;
+    this.name = `c${clientsMade++}`;
   }
 
-  private nextRequest(): Request {
+  next(): Request {
     const [lease] = this.own;
     const dice = Math.random();
     if (lease === undefined || dice < 0.25) return this.grant();
@@ -105,6 +115,11 @@ class Client {
     if (dice < 0.85) return { kind: "read", key };
     this.own = this.own.filter((id) => id !== lease);
     return { kind: "revoke", lease };
+  }
+
+  /** Cares no longer for the lease of this request. */
+  forget(request: Request): void {
+    if (request.kind !== "read") this.own = this.own.filter((id) => id !== request.lease);
   }
 
   private grant(): Request {

@@ -1,0 +1,133 @@
+/**
+ * A cluster under load: clients that know nothing but the addresses of the nodes use it through every fault, and everything that
+ * they asked and were told is judged at the end (`history-checker.ts`, `cluster-epochs.ts`).
+ *
+ * A client asks the node that it is connected to until that one refuses, closes, or is silent for too long; then it tries another.
+ */
+import { expect } from "vitest";
+import type { Cluster, ClusterNode } from "./cluster.js";
+import { checkEpochs, type Acknowledgement } from "./cluster-epochs.js";
+import { checkHistory } from "./history-checker.js";
+import { History } from "./history.js";
+import { letPass, nowMs, until } from "./poll.js";
+import { RespConnection } from "./resp-client.js";
+import { observeAll, perform, RequestMix, type WorkloadOptions } from "./workload.js";
+
+/** A node that says nothing for so long is left. */
+const SILENCE_MS_MAX = 1_500;
+
+/** Between two requests of one client. */
+const PAUSE_MS = 4;
+
+/** How long a load, or the return of the service, may take on a crowded machine. */
+const LOAD_MS_MAX = 90_000;
+
+const CLUSTER_WORKLOAD: WorkloadOptions = {
+  clients: 8,
+  ttlsMs: [400, 1_500, 5_000, 120_000, 120_000],
+  contendedKeys: 6,
+};
+
+export class ClusterRun {
+  readonly cluster: Cluster;
+  readonly history = new History();
+  readonly acknowledgements: Acknowledgement[] = [];
+  readonly #clients: Promise<void>[];
+  #isOver = false;
+
+  constructor(cluster: Cluster, options: WorkloadOptions = CLUSTER_WORKLOAD) {
+    this.cluster = cluster;
+    this.#clients = Array.from({ length: options.clients }, async () => this.#client(new RequestMix(options)));
+    for (const client of this.#clients) {
+      client.catch(() => {
+        // thrown by `judge`
+      });
+    }
+  }
+
+  /** Waits for so many further answers, of one node when it is named. */
+  async load(answers: number, by?: ClusterNode): Promise<void> {
+    await this.#untilAnswers(answers, nowMs(), (port) => by === undefined || port === by.port);
+  }
+
+  /** Waits until another node answers. Returns how long after `sinceMs` that was, in milliseconds. */
+  async servedByAnother(than: ClusterNode, sinceMs: number): Promise<number> {
+    const [first] = await this.#untilAnswers(1, sinceMs, (port) => port !== than.port);
+    return (first?.returnMs ?? Infinity) - sinceMs;
+  }
+
+  async #untilAnswers(answers: number, sinceMs: number, counts: (port: number) => boolean): Promise<Acknowledgement[]> {
+    let seen = this.acknowledgements.findLastIndex((one) => one.invokeMs < sinceMs) + 1;
+    const found: Acknowledgement[] = [];
+    await until(
+      `${answers} answers`,
+      () => {
+        const fresh = this.acknowledgements.slice(seen);
+        seen += fresh.length;
+        found.push(...fresh.filter((one) => one.invokeMs >= sinceMs && counts(one.port)));
+        return found.length >= answers;
+      },
+      LOAD_MS_MAX,
+    ).catch((error: unknown) => {
+      const pending = this.history.pending().join(" ");
+      throw new Error(`${String(error)}; pending: ${pending}\n${this.cluster.describe()}`, { cause: error });
+    });
+    return found;
+  }
+
+  /** Ends the load, looks at everything, and judges the whole history. */
+  async judge(): Promise<void> {
+    this.#isOver = true;
+    await Promise.all(this.#clients);
+    await this.#observeAll();
+    const faults = checkHistory(this.history.events);
+    expect(faults, faults.length === 0 ? "" : this.cluster.describe()).toEqual([]);
+    const strays = checkEpochs(await this.cluster.fences(), this.acknowledgements);
+    expect(strays, strays.length === 0 ? "" : this.cluster.describe()).toEqual([]);
+  }
+
+  /** Once over one connection; again when the role moved meanwhile. */
+  async #observeAll(): Promise<void> {
+    await until("a look at every lease", async () => {
+      const primary = await this.cluster.primary();
+      const connection = await RespConnection.connect(primary.port).catch(() => null);
+      if (connection === null) return false;
+      await observeAll(this.history, connection);
+      const wasOpen = !connection.isClosed && (await primary.isPrimary());
+      connection.destroy();
+      return wasOpen;
+    });
+  }
+
+  // A client ----------------------------------------------------------------------------------------------------------------
+
+  async #client(mix: RequestMix): Promise<void> {
+    while (!this.#isOver) {
+      const port = pick(this.cluster.ports);
+      // refused while that node is down: another is tried
+      const connection = port === null ? null : await RespConnection.connect(port).catch(() => null);
+      if (connection === null || port === null) {
+        await letPass(20);
+        continue;
+      }
+      while (!this.#isOver && (await this.#ask(mix, connection, port))) await letPass(PAUSE_MS);
+      connection.destroy();
+      await letPass(PAUSE_MS);
+    }
+  }
+
+  /** One request. False: this node is of no use. */
+  async #ask(mix: RequestMix, connection: RespConnection, port: number): Promise<boolean> {
+    const request = mix.next();
+    const silence = setTimeout(() => connection.destroy(), SILENCE_MS_MAX);
+    const invokeMs = nowMs();
+    const response = await perform(this.history, connection, request);
+    clearTimeout(silence);
+    if (response === null) return false;
+    this.acknowledgements.push({ port, invokeMs, returnMs: nowMs() });
+    if (response.kind === "absent") mix.forget(request);
+    return true;
+  }
+}
+
+const pick = <T>(from: readonly T[]): T | null => from[Math.floor(Math.random() * from.length)] ?? null;
