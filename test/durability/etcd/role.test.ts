@@ -306,33 +306,67 @@ describeWith(["etcd"], "the primary role in etcd", () => {
     await close(store);
   });
 
-  test("a load goes on over a compaction of the revision that it began with", async () => {
-    const cluster = freshCluster();
-    const store = open(cluster, 1, { rangeBytes: 4_096, pageBytes: 4_096 });
-    await acquire(store);
-    const many = Array.from({ length: 3_000 }, (_, index) => leasePut(`lease-${String(index).padStart(5, "0")}`));
-    await commit(store, many, 1);
-    let pages = 0;
-    const kept: RowPage[] = [];
-    await new Promise<void>((resolve, reject) => {
+  /** Loads, and does something while the third page is being looked at. */
+  const loadDisturbed = (store: EtcdStore, disturb: () => Promise<void>): Promise<RowPage[]> =>
+    new Promise((resolve, reject) => {
+      const pages: RowPage[] = [];
       store.load(
         (page, next) => {
-          kept.push(page);
-          pages += 1;
-          if (pages !== 3) {
-            next();
-            return;
-          }
-          void beat(store)
-            .then(() => admin.range({ key: Buffer.from("x") }))
-            .then(({ revision }) => admin.compact(revision))
-            .then(next, reject);
+          pages.push(page);
+          if (pages.length === 3) disturb().then(next, reject);
+          else next();
         },
-        (error) => (error === null ? resolve() : reject(error)),
+        (error) => (error === null ? resolve(pages) : reject(error)),
       );
     });
-    expect(pages).toBeGreaterThan(10);
-    expect(decodeAll(kept).ops).toEqual(many);
+
+  const SMALL_PAGES = { rangeBytes: 4_096, pageBytes: 4_096 };
+  const many = Array.from({ length: 3_000 }, (_, index) => leasePut(`lease-${String(index).padStart(5, "0")}`));
+
+  const compactAll = async (): Promise<void> => {
+    const { revision } = await admin.range({ key: Buffer.from("x") });
+    await admin.compact(revision);
+  };
+
+  test("a load goes on over a compaction of the revision that it began with", async () => {
+    const store = open(freshCluster(), 1, SMALL_PAGES);
+    await acquire(store);
+    await commit(store, many, 1);
+    const pages = await loadDisturbed(store, async () => {
+      expect(await beat(store)).toBe("done");
+      await compactAll();
+    });
+    expect(pages.length).toBeGreaterThan(10);
+    expect(decodeAll(pages).ops).toEqual(many);
     await close(store);
+  });
+
+  test("a load is of one moment of its own tenure, whoever writes meanwhile", async () => {
+    const cluster = freshCluster();
+    const [first, second] = [open(cluster, 1, SMALL_PAGES), open(cluster, 2)];
+    await acquire(first);
+    await commit(first, many, 1);
+    const pages = await loadDisturbed(first, async () => {
+      await acquire(second);
+      await commit(second, [{ kind: "flush-all", by: "the second" }, leasePut("lease-zzz")], 2);
+    });
+    expect(decodeAll(pages)).toEqual({ ops: many, revision: 1 });
+    await close(first);
+    await close(second);
+  });
+
+  test("a load whose moment was compacted away after another node took over fails, rather than mix the two", async () => {
+    const cluster = freshCluster();
+    const [first, second] = [open(cluster, 1, SMALL_PAGES), open(cluster, 2)];
+    await acquire(first);
+    await commit(first, many, 1);
+    const loaded = loadDisturbed(first, async () => {
+      await acquire(second);
+      await commit(second, [leasePut("lease-zzz")], 2);
+      await compactAll();
+    });
+    await expect(loaded).rejects.toMatchObject({ code: "fenced" });
+    await close(first);
+    await close(second);
   });
 });
