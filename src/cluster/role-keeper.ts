@@ -100,6 +100,8 @@ export class RoleKeeper implements RoleTerm, ClusterView {
   #takingOver = false;
   /** No take-over before. */
   #waitUntilMs = -Infinity;
+  /** Nor before this: the role was handed over, and nobody has taken it since. */
+  #yieldUntilMs = -Infinity;
   #retryMs = RETRY_MS_MIN;
   #jitterMs = 0;
   #timer: Timer | null = null;
@@ -146,7 +148,7 @@ export class RoleKeeper implements RoleTerm, ClusterView {
   handedOver(): void {
     const { clock, times } = this.#options;
     this.#endTenure();
-    this.#waitUntilMs = clock.monotonicMs() + 2 * times.roleMs;
+    this.#yieldUntilMs = clock.monotonicMs() + 2 * times.roleMs;
     if (this.#beatInFlight) this.#releaseAfterBeat = true;
     else this.#release();
   }
@@ -280,6 +282,8 @@ export class RoleKeeper implements RoleTerm, ClusterView {
     if (isSame) return;
     this.#view = view;
     this.#viewSinceMs = nowMs;
+    // Somebody else went first, as was asked for: when that one gives it up in its turn, this node is a candidate like any other.
+    if (view.fence?.incarnation !== this.#options.incarnation) this.#yieldUntilMs = -Infinity;
     this.#jitterMs =
       this.#options.fraction() * (isReleased(view) ? RELEASED_JITTER_MS : this.#options.times.beatMs / 2);
     this.#tellOfSwitch();
@@ -296,7 +300,7 @@ export class RoleKeeper implements RoleTerm, ClusterView {
     // Its own former tenure: that one has ended, nobody has to be waited for.
     const isFree = fence === null || isReleased(this.#view) || fence.incarnation === incarnation;
     const freeAtMs = isFree ? this.#viewSinceMs : this.#viewSinceMs + times.roleMs;
-    return Math.max(freeAtMs + this.#jitterMs, this.#waitUntilMs);
+    return Math.max(freeAtMs + this.#jitterMs, this.#waitUntilMs, this.#yieldUntilMs);
   }
 
   #takeOver(nowMs: number): void {

@@ -54,6 +54,8 @@ class Pipe {
 export class TcpProxy {
   /** Connections accepted so far. */
   accepted = 0;
+  /** Bytes that came from clients so far, held back or not. */
+  requestBytes = 0;
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
   readonly #pipes: Record<Direction, Set<Pipe>> = { requests: new Set(), answers: new Set() };
@@ -68,6 +70,9 @@ export class TcpProxy {
         this.#sockets.add(socket);
         socket.once("close", () => this.#sockets.delete(socket));
       }
+      client.on("data", (chunk: Buffer) => {
+        this.requestBytes += chunk.length;
+      });
       this.#pipes.requests.add(new Pipe(client, target, this.#isHeld.requests));
       this.#pipes.answers.add(new Pipe(target, client, this.#isHeld.answers));
     });

@@ -115,6 +115,11 @@ export class Server {
     return this.exitStatus === null;
   }
 
+  /** Stands still by SIGSTOP, whoever sent it. */
+  get isStopped(): boolean {
+    return this.isRunning && /^\d+ \(.*\) [Tt] /.test(readFileSync(`/proc/${this.pid}/stat`, "latin1"));
+  }
+
   /** A new connection; it is closed with the server. */
   async connect(options: ConnectOptions = {}): Promise<RespConnection> {
     const connection = await RespConnection.connect(this.port, options);
@@ -149,7 +154,7 @@ export class Server {
   async freeze(): Promise<void> {
     this.signal("SIGSTOP");
     const stoppedBy = performance.now() + 10_000;
-    while (!/^\d+ \(.*\) [Tt] /.test(readFileSync(`/proc/${this.pid}/stat`, "latin1"))) {
+    while (!this.isStopped) {
       if (performance.now() > stoppedBy) throw new Error("the server did not stop on SIGSTOP");
       await new Promise((resolve) => {
         setTimeout(resolve, 2);

@@ -1,0 +1,116 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Cluster, ROLE_MS, type ClusterNode } from "../support/cluster.js";
+import { ClusterRun } from "../support/cluster-run.js";
+import { EtcdCluster } from "../support/etcd.js";
+import { letPass, letPassUntil, nowMs, until, within } from "../support/poll.js";
+import { ConnectionClosed, RespConnection, RespError, type RespValue } from "../support/resp-client.js";
+import { useServers } from "../support/server.js";
+import { describeWith } from "../support/tools.js";
+
+/**
+ * The primary stands still and goes on: what lay in its sockets meanwhile it may answer only while its time as primary is not over.
+ */
+
+/** How much later than it should be another node may serve, on a machine that does ten other things. */
+const SLACK_MS = 20_000;
+const QUEUED = 20;
+
+/** The code of an error reply, `closed` for none, or the reply. */
+const outcomeOf = async (reply: Promise<RespValue>): Promise<unknown> =>
+  reply.then(
+    (value) => (value instanceof RespError ? value.code : value),
+    (error: unknown) => {
+      if (error instanceof ConnectionClosed) return "closed";
+      throw error;
+    },
+  );
+
+describeWith(["etcd"], "the primary stands still", () => {
+  const servers = useServers();
+  let etcd: EtcdCluster;
+
+  beforeAll(async () => {
+    etcd = await EtcdCluster.start();
+  });
+  afterAll(() => etcd.stop());
+
+  /** Connections to the primary, each with a lease of its own that is there. */
+  async function leaseholders(primary: ClusterNode, ttlMs: number): Promise<RespConnection[]> {
+    return Promise.all(
+      Array.from({ length: QUEUED }, async (_, index) => {
+        const connection = await RespConnection.connect(primary.port);
+        await connection.call("LEASE.GRANT", `queued-${index}`, "PX", ttlMs, "KEY", `queued-key-${index}`, "v");
+        return connection;
+      }),
+    );
+  }
+
+  /** A keep-alive of each, sent now; some of the connections send a grant as well. */
+  function queue(connections: readonly RespConnection[]): Promise<unknown>[] {
+    return connections.flatMap((connection, index) => [
+      outcomeOf(connection.send("LEASE.KEEPALIVE", `queued-${index}`)),
+      ...(index % 4 === 0 ? [outcomeOf(connection.send("LEASE.GRANT", `zombie-${index}`, "PX", 60_000))] : []),
+    ]);
+  }
+
+  test("for much longer than its role lasts: nothing that was queued in its sockets is acknowledged", async () => {
+    const cluster = await Cluster.start(servers, etcd, 3);
+    const run = new ClusterRun(cluster);
+    const primary = await cluster.primary();
+    await run.load(200, primary);
+    const connections = await leaseholders(primary, 60_000);
+    await primary.freeze();
+    const frozenMs = nowMs();
+    const early = queue(connections);
+    expect(await run.servedByAnother(primary, frozenMs)).toBeLessThan(ROLE_MS + SLACK_MS);
+    const next = await cluster.otherPrimary(primary);
+    const late = queue(connections);
+    await letPassUntil(frozenMs + 2 * ROLE_MS);
+    await run.load(100, next);
+    primary.thaw();
+    const outcomes = await within("an end of what was queued", Promise.all([...early, ...late]));
+    expect([...new Set(outcomes)].filter((outcome) => outcome !== "closed" && outcome !== "READONLY")).toEqual([]);
+    // The old one knows: it does not answer anybody else either, and never granted anything.
+    await until("the old primary to stand by", async () => {
+      return (await primary.replication()).get("leasehold_role") === "standby";
+    });
+    const observer = await RespConnection.connect(next.port);
+    for (let index = 0; index < QUEUED; index += 4) {
+      expect(await observer.send("LEASE.PTTL", `zombie-${index}`)).toBe(-2);
+    }
+    expect(await observer.send("LEASE.KEEPALIVE", "queued-0")).toBe(60_000);
+    observer.destroy();
+    for (const connection of connections) connection.destroy();
+    await run.judge();
+  });
+
+  test("for about as long as its role lasts, several times: whoever serves then, the history is sound", async () => {
+    const cluster = await Cluster.start(servers, etcd, 2);
+    const run = new ClusterRun(cluster);
+    for (const share of [0.3, 0.7, 0.85, 1, 1.15]) {
+      const primary = await cluster.primary();
+      await run.load(100, primary);
+      await primary.freeze();
+      await letPass(ROLE_MS * share);
+      primary.thaw();
+      await run.load(100);
+    }
+    await run.judge();
+  });
+
+  test("between a command and its reply: the reply is late, and promises nothing that is not so", async () => {
+    const cluster = new Cluster(servers, etcd);
+    const first = await cluster.add({ env: { LEASEHOLD_FAULTS: "commit:before-release=stop@60" } });
+    await cluster.primary();
+    await cluster.add();
+    const run = new ClusterRun(cluster);
+    await until("the first node to stand still", () => first.server.isStopped, 60_000);
+    first.isFrozen = true;
+    const stoppedMs = nowMs();
+    expect(await run.servedByAnother(first, stoppedMs)).toBeLessThan(ROLE_MS + SLACK_MS);
+    await run.load(100);
+    first.thaw();
+    await run.load(100);
+    await run.judge();
+  });
+});
