@@ -5,6 +5,7 @@
 import { expect } from "vitest";
 import { checkHistory } from "./history-checker.js";
 import { History } from "./history.js";
+import { LockWorkload } from "./lock-workload.js";
 import { until } from "./poll.js";
 import type { Server, ServerOptions, ServerPool } from "./server.js";
 import { DEFAULT_WORKLOAD, Workload, observeAll, type Target, type WorkloadOptions } from "./workload.js";
@@ -18,11 +19,14 @@ export class CrashRun {
   private readonly servers: ServerPool;
   private readonly target: Target = { port: null };
   private readonly workload: Workload;
+  /** Lock traffic beside the leases; null: none. */
+  readonly locks: LockWorkload | null;
 
-  constructor(servers: ServerPool, dir: string, workload: WorkloadOptions = DEFAULT_WORKLOAD) {
+  constructor(servers: ServerPool, dir: string, workload: WorkloadOptions = DEFAULT_WORKLOAD, withLocks = false) {
     this.servers = servers;
     this.dir = dir;
     this.workload = new Workload(this.history, this.target, workload);
+    this.locks = withLocks ? new LockWorkload(this.target) : null;
   }
 
   /** Starts a server over the directory, looks at every lease of the history, and lets the clients in. */
@@ -58,13 +62,16 @@ export class CrashRun {
     await server.exit();
     this.target.port = null;
     this.history.restart();
+    this.locks?.history.restart();
   }
 
   /** A last server looks at everything; the whole history must be sound. */
   async judge(options: ServerOptions = {}): Promise<void> {
-    await this.workload.stop();
+    await Promise.all([this.workload.stop(), this.locks?.stop()]);
     const server = await this.servers.start({ ...options, dir: this.dir });
-    await observeAll(this.history, await server.connect());
+    const connection = await server.connect();
+    await observeAll(this.history, connection);
+    expect((await this.locks?.judge(connection)) ?? []).toEqual([]);
     expect(await server.stop()).toEqual({ code: 0, signal: null });
     expect(checkHistory(this.history.events)).toEqual([]);
   }

@@ -11,14 +11,19 @@ export type KeyMode = "exclusive" | "shared" | { readonly permits: number };
 
 export interface KeyHold {
   readonly lease: string;
-  readonly token: number;
+  /** null: nobody has been told of it yet; it is above `tokenAbove`. */
+  readonly token: number | null;
+  readonly tokenAbove: number;
   readonly mode: KeyMode;
   readonly value: string;
 }
 
 /** `answer: undefined`: it did what it does, nobody looked at the answer. */
 export type KeyAction =
-  /** `value: null`: the lease id, or what the lease has set before. `answer: null`: others hold the key. */
+  /**
+   * `value: null`: the lease id, or what the lease has set before. `answer: null`: others hold the key; undefined: it was granted, under
+   * a token that nobody heard of.
+   */
   | {
       readonly kind: "acquire";
       readonly lease: string;
@@ -26,7 +31,7 @@ export type KeyAction =
       readonly value: string | null;
       /** ATTACH wants the key for the lease alone, and with FORCE whoever has it. */
       readonly by: "lock" | "attach" | "force";
-      readonly answer: number | null;
+      readonly answer: number | null | undefined;
     }
   | {
       readonly kind: "release";
@@ -42,7 +47,7 @@ export type KeyAction =
   | { readonly kind: "check"; readonly token: number; readonly answer: number }
   /** SET, with NX when `ifAbsent`. */
   | { readonly kind: "set"; readonly value: string; readonly ifAbsent: boolean; readonly answer: boolean }
-  | { readonly kind: "increment"; readonly by: number; readonly answer: number }
+  | { readonly kind: "increment"; readonly by: number; readonly answer: number | undefined }
   | { readonly kind: "delete"; readonly answer: number | undefined }
   | { readonly kind: "delete-if"; readonly value: string; readonly answer: number }
   /** A plain key's time is over. */
@@ -75,7 +80,7 @@ function step(state: KeyState, action: KeyAction): KeyState | null {
       return acquire(state, action);
     case "release": {
       const own = holds.find((hold) => hold.lease === action.lease);
-      const isMeant = own !== undefined && (action.token === null || action.token === own.token);
+      const isMeant = own !== undefined && (action.token === null || isToken(own, action.token));
       const after = isMeant ? { ...state, holds: holds.filter((hold) => hold !== own) } : state;
       return fits(action.answer, isMeant ? 1 : 0) ? after : null;
     }
@@ -86,11 +91,16 @@ function step(state: KeyState, action: KeyAction): KeyState | null {
     case "exists":
       return action.answer === (value !== null) ? state : null;
     case "holders": {
-      const tokens = holds.map((hold) => hold.token);
-      return plain === null && tokens.join(" ") === action.answer.join(" ") ? state : null;
+      const isSame = holds.every((hold, index) => isToken(hold, action.answer[index] ?? -1));
+      if (plain !== null || !isSame || action.answer.length !== holds.length) return null;
+      const named = holds.map((hold, index) => ({ ...hold, token: action.answer[index] ?? hold.token }));
+      return { ...state, holds: named, tokenMax: Math.max(state.tokenMax, ...action.answer) };
     }
-    case "check":
-      return action.answer === (holds.some((hold) => hold.token === action.token) ? 1 : 0) ? state : null;
+    case "check": {
+      // Of one under a token that nobody has heard of nobody can ask.
+      const isHeld = holds.some((hold) => hold.token === action.token);
+      return action.answer === (isHeld ? 1 : 0) ? state : null;
+    }
     case "set": {
       const isMet = !action.ifAbsent || value === null;
       if (action.answer !== isMet) return null;
@@ -98,7 +108,7 @@ function step(state: KeyState, action: KeyAction): KeyState | null {
     }
     case "increment": {
       const sum = Number(value ?? "0") + action.by;
-      return sum === action.answer ? withValue(state, String(sum)) : null;
+      return fits(action.answer, sum) ? withValue(state, String(sum)) : null;
     }
     case "delete":
       return fits(action.answer, value === null ? 0 : 1) ? free : null;
@@ -112,6 +122,10 @@ function step(state: KeyState, action: KeyAction): KeyState | null {
   }
 }
 
+/** Whether a hold may be under this token. */
+const isToken = (hold: KeyHold, token: number): boolean =>
+  hold.token === null ? token > hold.tokenAbove : hold.token === token;
+
 const fits = (answer: number | undefined, expected: number): boolean => answer === undefined || answer === expected;
 
 function acquire(state: KeyState, { lease, mode, value, by, answer }: ActionOf<"acquire">): KeyState | null {
@@ -121,16 +135,18 @@ function acquire(state: KeyState, { lease, mode, value, by, answer }: ActionOf<"
   // One that it shares, or might, is to ATTACH as held by another.
   const isShared = by !== "lock" && own !== undefined && own.mode !== "exclusive";
   if (answer === null) return plain !== null || others.length > 0 || isShared ? state : null;
-  if (own?.token === answer && !isShared) {
-    const changed = { ...own, value: value ?? own.value };
-    return { ...state, holds: holds.map((hold) => (hold === own ? changed : hold)) };
+  if (own !== undefined && !isShared && (answer === undefined || isToken(own, answer))) {
+    const changed = { ...own, token: answer ?? own.token, value: value ?? own.value };
+    const tokenNow = Math.max(tokenMax, answer ?? 0);
+    return { ...state, holds: holds.map((hold) => (hold === own ? changed : hold)), tokenMax: tokenNow };
   }
-  if (answer <= tokenMax) return null;
-  const hold = { lease, token: answer, mode, value: value ?? lease };
-  if (by === "force") return { plain: null, holds: [hold], tokenMax: answer };
+  if (answer !== undefined && answer <= tokenMax) return null;
+  const hold = { lease, token: answer ?? null, tokenAbove: tokenMax, mode, value: value ?? lease };
+  const tokenNow = answer ?? tokenMax;
+  if (by === "force") return { plain: null, holds: [hold], tokenMax: tokenNow };
   if (own !== undefined || plain !== null || !holds.every((other) => goTogether(other.mode, mode, holds.length)))
     return null;
-  return { plain, holds: [...holds, hold], tokenMax: answer };
+  return { plain, holds: [...holds, hold], tokenMax: tokenNow };
 }
 
 /** Whether one who holds a key lets another in; `count` hold it. */

@@ -50,6 +50,17 @@ describe("a register", () => {
       false,
     ],
     ["and not before its call", [at(3, Infinity, { write: "a" }), at(0, 1, { read: "a" })], false],
+    [
+      "an unknown write that happened before the server died",
+      [{ ...at(0, 5, { write: "a" }), isUnknown: true }, at(6, 7, { read: "a" })],
+      true,
+    ],
+    ["or did not", [{ ...at(0, 5, { write: "a" }), isUnknown: true }, at(6, 7, { read: "" })], true],
+    [
+      "but not after that",
+      [{ ...at(0, 5, { write: "a" }), isUnknown: true }, at(6, 7, { read: "" }), at(8, 9, { read: "a" })],
+      false,
+    ],
     ["the order of the list means nothing", [at(2, 3, { read: "a" }), at(0, 1, { write: "a" })], true],
   ])("%s", (_name, operations, isSound) => {
     expect(checkLinearizable(operations, REGISTER).kind).toBe(isSound ? "linearizable" : "broken");
@@ -80,7 +91,7 @@ describe("a register", () => {
   });
 });
 
-const acquire = (lease: string, answer: number | null, rest: Partial<KeyAction> = {}): KeyAction =>
+const acquire = (lease: string, answer: number | null | undefined, rest: Partial<KeyAction> = {}): KeyAction =>
   ({ kind: "acquire", lease, mode: "exclusive", value: null, by: "lock", answer, ...rest }) as KeyAction;
 const shared = { mode: "shared" } as const;
 const two = { mode: { permits: 2 } } as const;
@@ -114,6 +125,17 @@ describe("a key", () => {
     ["has no third", inOrder(acquire("a", 1, two), acquire("b", 2, two), acquire("c", 3, two)), false],
     ["is taken by force", inOrder(acquire("a", 1), acquire("b", 2, { by: "force" }), release("a", 0)), true],
     ["that is shared is not attached", inOrder(acquire("a", 1, shared), acquire("a", null, { by: "attach" })), true],
+    ["whose token nobody heard has one", inOrder(acquire("a", undefined), acquire("a", 3), acquire("a", 3)), true],
+    [
+      "whose token nobody heard has only one",
+      inOrder(acquire("a", undefined), acquire("a", 3), acquire("a", 4)),
+      false,
+    ],
+    [
+      "whose token nobody heard has a new one",
+      inOrder(acquire("b", 5), release("b", 1), acquire("a", undefined), acquire("a", 5)),
+      false,
+    ],
     ["goes when its lease ends", inOrder(acquire("a", 1), { kind: "end", lease: "a" }, acquire("b", 2)), true],
     [
       "is set once",
