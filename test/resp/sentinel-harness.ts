@@ -19,7 +19,8 @@ export class HeldView implements ClusterView {
   readonly name: string;
   readonly self: NodeAddress;
   epoch = 0;
-  seenAgoMs = 5;
+  nowMs = (): number => performance.now();
+  #seenAtMs = -Infinity;
   #primary: NodeAddress | null = null;
   #others: readonly NodeAddress[];
   readonly #listeners: ((from: NodeAddress | null, to: NodeAddress) => void)[] = [];
@@ -35,7 +36,10 @@ export class HeldView implements ClusterView {
     return this.#primary;
   }
   primarySeenAgoMs(): number {
-    return this.seenAgoMs;
+    return this.nowMs() - this.#seenAtMs;
+  }
+  set seenAgoMs(agoMs: number) {
+    this.#seenAtMs = this.nowMs() - agoMs;
   }
   others(): readonly NodeAddress[] {
     return this.#others;

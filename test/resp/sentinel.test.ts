@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
+import { createServer, type AddressInfo, type Socket } from "node:net";
 import * as fc from "fast-check";
-import { afterEach, describe, expect, test } from "vitest";
+import { afterEach, describe, expect, onTestFinished, test } from "vitest";
 import type { CommandTable } from "#src/resp/command-table.js";
 import { switchEvents } from "#src/resp/sentinel/switch-events.js";
 import { ClusterState } from "#src/resp/sentinel/cluster-state.js";
@@ -49,8 +50,9 @@ async function sentinelOf(view: HeldView, options: Parameters<typeof startSentin
 }
 
 /** A node whose Sentinel port the kernel picks, which sees B and C and knows that A, itself, is primary. */
-function viewOfPrimary(): HeldView {
+function viewOfPrimary(clock?: HeldClock): HeldView {
   const view = new HeldView(SELF, [B, C]);
+  if (clock !== undefined) view.nowMs = () => clock.nowMs;
   view.takeOver(SELF);
   return view;
 }
@@ -130,8 +132,9 @@ describe.each([2, 3] as const)("RESP%i", (protocol) => {
   });
 
   test("a node whose view is too old names nobody, with no error and no old address", async () => {
-    const view = viewOfPrimary();
-    const client = await (await sentinelOf(view)).connect(protocol);
+    const clock = new HeldClock();
+    const view = viewOfPrimary(clock);
+    const client = await (await sentinelOf(view, { clock })).connect(protocol);
     view.setOthers([B]);
     view.goStale(ROLE_DURATION_MS + 1500);
     const address_ = await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME);
@@ -218,7 +221,6 @@ test("a switch is told once the view names the new primary, and one that came to
 
 test("a node that never heard of a primary names none", async () => {
   const view = new HeldView(SELF);
-  view.seenAgoMs = Number.POSITIVE_INFINITY;
   const clock = new HeldClock();
   const client = await (await sentinelOf(view, { clock })).connect();
   clock.nowMs += ROLE_DURATION_MS + 1000;
@@ -231,11 +233,11 @@ test("a node that never heard of a primary names none", async () => {
 });
 
 test("times are whole milliseconds, counted from the newest sign and the newest switch", async () => {
-  const view = viewOfPrimary();
   const clock = new HeldClock();
+  const view = viewOfPrimary(clock);
   const client = await (await sentinelOf(view, { clock })).connect();
-  view.seenAgoMs = 17.9;
   clock.nowMs += 250.5;
+  view.seenAgoMs = 17.9;
   const before = await master(client);
   expect(before.get("last-ok-ping-reply")).toBe("17");
   expect(before.get("info-refresh")).toBe("17");
@@ -243,6 +245,82 @@ test("times are whole milliseconds, counted from the newest sign and the newest 
   view.takeOver(B);
   clock.nowMs += 30;
   expect((await master(client)).get("role-reported-time")).toBe("30");
+});
+
+describe("the link to the primary", () => {
+  /** A primary of which only the data port is there. */
+  async function startDataPort(): Promise<{ readonly port: number; readonly links: Set<Socket>; end(): void }> {
+    const links = new Set<Socket>();
+    const server = createServer((socket) => {
+      links.add(socket);
+      socket.on("error", () => {});
+      socket.on("close", () => links.delete(socket));
+    });
+    await new Promise<void>((resolve) => {
+      server.listen(0, "127.0.0.1", resolve);
+    });
+    const end = (): void => {
+      server.close();
+      for (const socket of links) socket.destroy();
+    };
+    onTestFinished(end);
+    return { port: (server.address() as AddressInfo).port, links, end };
+  }
+
+  test("breaks with the primary's process, which is told at once and without taking the name back", async () => {
+    const dataPort = await startDataPort();
+    const view = new HeldView({ ...B, sentinelPort: 0 }, [A]);
+    const primary = address(dataPort.port, 0);
+    view.takeOver(primary);
+    const client = await (await sentinelOf(view)).connect();
+    await until("the link", () => dataPort.links.size === 1);
+    expect((await master(client)).get("flags")).toBe("master");
+    dataPort.end();
+    await until("the break", async () => (await master(client)).get("flags") === "master,disconnected");
+    expect(await client.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)).toEqual(["127.0.0.1", String(primary.port)]);
+    // A beat of the primary that is newer than the break.
+    view.seenAgoMs = 0;
+    expect((await master(client)).get("flags")).toBe("master");
+  });
+
+  test("is not needed: a primary that cannot be reached from here is not called disconnected", async () => {
+    const dataPort = await startDataPort();
+    dataPort.end();
+    const view = new HeldView({ ...B, sentinelPort: 0 }, [A]);
+    view.takeOver(address(dataPort.port, 0));
+    const reachable = await startDataPort();
+    const client = await (await sentinelOf(view)).connect();
+    expect((await master(client)).get("flags")).toBe("master");
+    // By the time that the next primary is linked the first one has been tried.
+    view.takeOver(address(reachable.port, 0));
+    await until("the link to the next primary", () => reachable.links.size === 1);
+    expect((await master(client)).get("flags")).toBe("master");
+  });
+
+  test("is not broken by a primary that turns clients away", async () => {
+    const node = await startNode({ connectionsMax: 1 });
+    const only = await node.connect();
+    const view = new HeldView({ ...B, sentinelPort: 0 }, [A]);
+    view.takeOver(address(node.port, 0));
+    const client = await (await sentinelOf(view)).connect();
+    await until("the link to be turned away", () => node.server.statistics.connectionsRejected > 0);
+    // What was sent is read behind the refusal, which this exchange is newer than.
+    await only.call("PING");
+    expect((await master(client)).get("flags")).toBe("master");
+    await node.stop();
+  });
+
+  test("follows the primary, and ends with the Sentinel port", async () => {
+    const [first, second] = [await startDataPort(), await startDataPort()];
+    const view = new HeldView({ ...B, sentinelPort: 0 }, [A]);
+    view.takeOver(address(first.port, 0));
+    const sentinel = await sentinelOf(view);
+    await until("the link", () => first.links.size === 1);
+    view.takeOver(address(second.port, 0));
+    await until("the link to the next", () => second.links.size === 1 && first.links.size === 0);
+    await sentinel.stop();
+    await until("the link to be gone", () => second.links.size === 0);
+  });
 });
 
 test("names that are not the cluster's", async () => {
@@ -349,7 +427,7 @@ function tableOf(view: HeldView): CommandTable {
   return sentinelCommandTable(
     { settings, clock, diagnostics: unused, log: unused, figures: unused, identity: unused },
     new PubSub(settings),
-    new ClusterState(view, clock, ROLE_DURATION_MS),
+    new ClusterState(view, clock, ROLE_DURATION_MS, { isBroken: false }),
   );
 }
 

@@ -7,7 +7,8 @@ import type { Clock, ClusterView, NodeAddress } from "../../ports.js";
  * Redis's (`test/resp/sentinel-golden.test.ts` compares them). What a field means here, where it is not plain:
  *
  *   runid                    a node's id: it serves as run id of its data port and of its Sentinel port
- *   flags                    of the master: `master`, or `s_down,o_down,master,disconnected` while none is known
+ *   flags                    of the master: `master`; `master,disconnected` when the link to it broke (`primary-link.ts`);
+ *                            `s_down,o_down,master,disconnected` while none is known
  *   last-*ping-reply, info-refresh   since the newest sign of the primary, milliseconds; 0 for other nodes: whoever is listed is there
  *   down-after-milliseconds  how long the role outlives its newest sign
  *   config-epoch             the epoch of the role: rises with each take-over
@@ -34,14 +35,16 @@ export class ClusterState {
   readonly #clock: Clock;
   readonly #roleDurationMs: number;
   readonly #startedAtMs: number;
+  readonly #link: { readonly isBroken: boolean };
   /** When the role last changed hands, as far as this node saw. */
   #switchedAtMs: number;
 
-  /** `roleDurationMs`: how long the role outlives its newest sign. */
-  constructor(view: ClusterView, clock: Clock, roleDurationMs: number) {
+  /** `roleDurationMs`: how long the role outlives its newest sign. `link`: to the primary of the view. */
+  constructor(view: ClusterView, clock: Clock, roleDurationMs: number, link: { readonly isBroken: boolean }) {
     this.view = view;
     this.#clock = clock;
     this.#roleDurationMs = roleDurationMs;
+    this.#link = link;
     this.#startedAtMs = clock.monotonicMs();
     this.#switchedAtMs = this.#startedAtMs;
   }
@@ -75,7 +78,7 @@ export class ClusterState {
       ["ip", primary?.host ?? NO_HOST],
       ["port", primary?.port ?? NO_PORT],
       ["runid", primary?.id ?? ""],
-      ["flags", primary === null ? "s_down,o_down,master,disconnected" : "master"],
+      ["flags", this.#masterFlags(primary)],
       ...linkFields(seenMs),
       ...this.#downFields(primary),
       ["down-after-milliseconds", this.#roleDurationMs],
@@ -138,6 +141,11 @@ export class ClusterState {
         ["voted-leader-epoch", 0],
       ]),
     );
+  }
+
+  #masterFlags(primary: NodeAddress | null): ByteString {
+    if (primary === null) return "s_down,o_down,master,disconnected";
+    return this.#link.isBroken ? "master,disconnected" : "master";
   }
 
   #downFields(primary: NodeAddress | null): Fields {

@@ -2,15 +2,16 @@ import { invariant } from "../../engine/invariant.js";
 import type { ClusterView, NodeAddress, Scheduler } from "../../ports.js";
 import type { Backend } from "../backend.js";
 import { PubSub } from "../pubsub.js";
-import { RespServer } from "../server.js";
+import { RespServer, type RespServerParts } from "../server.js";
 import { ClusterState } from "./cluster-state.js";
+import { PrimaryLink } from "./primary-link.js";
 import { sentinelCommandTable, type SentinelContext } from "./sentinel-commands.js";
 import { switchEvents } from "./switch-events.js";
 
 /**
  * The Sentinel port: a second RESP server of a node, which answers clients as a Redis Sentinel would, so that each Redis client finds
  * the primary and follows it without knowing what it talks to. It asks the store nothing and decides nothing: it tells what the
- * ClusterView says.
+ * ClusterView says, and whether its own link to the primary has broken.
  *
  * Invariants:
  *  1. a primary that the view does not name is not named here: no reply holds an address that may be out of date
@@ -33,15 +34,36 @@ interface SentinelParts {
 export function createSentinel({ view, roleDurationMs, context, scheduler }: SentinelParts): RespServer {
   const { settings, clock, log } = context;
   const pubsub = new PubSub(settings);
-  const state = new ClusterState(view, clock, roleDurationMs);
+  const link = new PrimaryLink({ view, clock, scheduler });
+  const state = new ClusterState(view, clock, roleDurationMs, link);
   const commands = sentinelCommandTable(context, pubsub, state);
-  const server = new RespServer({ backend: NO_ENGINE, commands, settings, clock, scheduler, log });
+  const server = new SentinelServer({ backend: NO_ENGINE, commands, settings, clock, scheduler, log }, link);
   const teller = new SwitchTeller(view, scheduler, (from, to) => {
     state.noteSwitch();
     for (const { channel, message } of switchEvents(view.name, from, to)) pubsub.publish(channel, message);
   });
   view.onSwitch((from, to) => teller.note(from, to, server));
   return server;
+}
+
+/** Holds the link to the primary as long as it listens. */
+class SentinelServer extends RespServer {
+  readonly #link: PrimaryLink;
+
+  constructor(parts: RespServerParts, link: PrimaryLink) {
+    super(parts);
+    this.#link = link;
+  }
+
+  override async listen(hosts: readonly string[], port: number): Promise<void> {
+    await super.listen(hosts, port);
+    this.#link.start();
+  }
+
+  override stop(graceMs: number): Promise<void> {
+    this.#link.stop();
+    return super.stop(graceMs);
+  }
 }
 
 /** Keeps the news of a switch until the view names the new primary, so that a client that is woken by it does not ask in vain. */
