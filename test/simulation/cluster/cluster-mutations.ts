@@ -81,6 +81,13 @@ const withLateRequests = (swarm: ClusterSwarm): ClusterSwarm => ({
   link: { ...swarm.link, lateRequestChance: 0.1, lateMsMax: 2 * swarm.times.roleMs },
 });
 
+/** Answers that may take half of the role's duration before the way is cut, and clients that ask all the time. */
+const withSlowAnswers = (swarm: ClusterSwarm): ClusterSwarm => ({
+  ...withFaults((roleMs) => ({ partitionMs: roleMs, partitionMsMax: 3 * roleMs }))(swarm),
+  times: { ...swarm.times, requestTimeoutMs: swarm.times.roleMs / 2 },
+  workload: { ...swarm.workload, clients: 5, thinkMsMean: 50, ttlsMs: [300, 3_000] },
+});
+
 /** Short pauses of the process at any time, most of them shorter than the role lasts. */
 const withPauses = withFaults((roleMs) => ({ pauseMs: roleMs / 2, pauseMsMax: 1.5 * roleMs }));
 
@@ -137,15 +144,11 @@ export const CLUSTER_MUTATIONS = {
     foundBy: ["S1-one-primary"],
     keeper: [
       [
-        "this.#extend(sentAtMs);\n                this.#lastBeatAtMs",
-        "this.#extend(nowMs);\n                this.#lastBeatAtMs",
+        "this.#extend(sentAtMs, sleeps);\n                this.#lastBeatAtMs",
+        "this.#extend(nowMs, sleeps);\n                this.#lastBeatAtMs",
       ],
     ],
-    adjust: (swarm) => ({
-      ...withFaults((roleMs) => ({ partitionMs: roleMs, partitionMsMax: 3 * roleMs }))(swarm),
-      times: { ...swarm.times, requestTimeoutMs: swarm.times.roleMs / 2 },
-      link: { ...swarm.link, slowChance: 0.3, slowMsMax: swarm.times.roleMs / 2 },
-    }),
+    adjust: withSlowAnswers,
   },
   "candidate-does-not-wait": {
     bug: "a candidate takes over from whatever it sees",
@@ -156,7 +159,12 @@ export const CLUSTER_MUTATIONS = {
     bug: "a take-over is guarded by the fence alone: beats that a candidate did not see do not stop it",
     foundBy: ["S1-one-primary"],
     storeBugs: { takesOverWithoutBeat: true },
-    adjust: withFaults((roleMs) => ({ partitionMs: roleMs / 2, partitionMsMax: 3 * roleMs })),
+    adjust: withFaults((roleMs) => ({
+      partitionMs: roleMs / 4,
+      partitionMsMax: 2 * roleMs,
+      pauseMs: roleMs,
+      pauseMsMax: 2 * roleMs,
+    })),
   },
   "acts-after-its-time": {
     bug: "the primary does not ask whether its time is over, but once per tick",
@@ -169,6 +177,17 @@ export const CLUSTER_MUTATIONS = {
     foundBy: ["S1-one-primary"],
     install: () => replace(SuspendGuard.prototype, "hasSlept", () => () => false),
     adjust: withFaults((roleMs) => ({ suspendMs: roleMs / 2, suspendMsMax: 3 * roleMs })),
+  },
+  "sleep-is-noticed-once": {
+    bug: "what was sent before the machine slept counts when its answer is heard after the sleep was noticed",
+    foundBy: ["S1-one-primary"],
+    keeper: [["this.#lookForSleep();\n        if (sleeps !== this.#sleeps)\n            return;", ""]],
+    adjust: withFaults((roleMs) => ({
+      suspendMs: roleMs,
+      suspendMsMax: 3 * roleMs,
+      momentChance: 0.005,
+      crashMs: roleMs,
+    })),
   },
   "deadlines-are-inherited": {
     bug: "a new primary counts the TTLs of leases from when the old one was last heard of",
@@ -183,12 +202,6 @@ export const CLUSTER_MUTATIONS = {
           },
       ),
     adjust: withFaults((roleMs) => ({ crashMs: roleMs, failoverMs: roleMs })),
-  },
-  "load-of-other-revisions": {
-    bug: "a load reads what is there at the time of each page, with nothing to tell that the role was lost meanwhile",
-    foundBy: ["S2-one-history", "S2-kept", "S3-early-end"],
-    storeBugs: { loadsWhateverIsThere: true, commitsWithoutFence: true },
-    adjust: withLateRequests,
   },
 } as const satisfies Readonly<Record<string, ClusterMutation>>;
 

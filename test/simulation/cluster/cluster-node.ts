@@ -43,8 +43,6 @@ export interface ClusterNodeOptions {
  */
 export type Moment = "turn" | "sent" | "take-over" | "hand-over";
 
-/** How long the word that the role is free may take, before the process ends all the same. */
-const RELEASE_MS_MAX = 100;
 /** How long a graceful stop may take before the process is killed. */
 const STOP_MS_MAX = 3_000;
 
@@ -189,7 +187,7 @@ export class ClusterNode {
     });
   }
 
-  /** SIGTERM: hands over, then ends. */
+  /** SIGTERM: what was taken becomes durable and is answered, the role is given up, the process ends. */
   stop(): void {
     if (this.#isStopping) return;
     this.#isStopping = true;
@@ -197,12 +195,7 @@ export class ClusterNode {
     this.#world.after(STOP_MS_MAX, () => this.crash());
     this.host.enter(() => {
       this.keeper.stop();
-      const close = (): void => this.coordinator.stop(() => this.#end("stopped"));
-      if (!this.isPrimary) close();
-      else
-        this.coordinator.stepDown(null, () =>
-          this.host.scheduler.after(this.#world.random.between(0, RELEASE_MS_MAX), close),
-        );
+      this.coordinator.stop(() => this.#end("stopped"));
     });
   }
 

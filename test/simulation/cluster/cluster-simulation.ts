@@ -309,18 +309,29 @@ class ClusterSimulation {
     });
   }
 
+  /** A way to the store is cut; often its answers have been slow for a while before. */
   #partition(): void {
     this.#withNode((node) => {
       const { random, nowMs } = this.world;
       const link = this.#links[node.index];
       if (link === undefined) return;
       this.counts.partitions += 1;
-      const untilMs = nowMs + random.between(0, this.swarm.faults.partitionMsMax);
-      const way = random.pick(["both", "up", "down"]);
-      node.trace(`fault: cut off from the store (${way}) until ${untilMs.toFixed(0)}`);
-      if (way !== "down") link.upCutUntilMs = untilMs;
-      if (way !== "up") link.downCutUntilMs = untilMs;
+      const { roleMs, requestTimeoutMs } = this.swarm.times;
+      const fadingMs = random.chance(0.5) ? random.between(0, roleMs / 2) : 0;
+      link.answersSlowUntilMs = nowMs + fadingMs;
+      link.answerDelayMsMax = 1.2 * requestTimeoutMs;
+      this.world.after(fadingMs, () => this.#cut(link, node));
     });
+  }
+
+  #cut(link: SimLink, node: ClusterNode): void {
+    const { random, nowMs } = this.world;
+    if (this.#isHealed) return;
+    const untilMs = nowMs + random.between(0, this.swarm.faults.partitionMsMax);
+    const way = random.pick(["both", "up", "down"]);
+    node.trace(`fault: cut off from the store (${way}) until ${untilMs.toFixed(0)}`);
+    if (way !== "down") link.upCutUntilMs = untilMs;
+    if (way !== "up") link.downCutUntilMs = untilMs;
   }
 
   // Liveness ----------------------------------------------------------------------------------------------------------------

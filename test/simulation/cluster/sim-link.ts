@@ -41,6 +41,9 @@ export class SimLink {
   /** The store is this many times slower until then. */
   slowFactor = 1;
   slowUntilMs = 0;
+  /** Answers take up to this much longer until then. */
+  answerDelayMsMax = 0;
+  answersSlowUntilMs = 0;
   /** The watch tells nothing until then, and does not know it. */
   watchStuckUntilMs = 0;
 
@@ -90,6 +93,7 @@ export class SimLink {
     this.upCutUntilMs = 0;
     this.downCutUntilMs = 0;
     this.slowUntilMs = 0;
+    this.answersSlowUntilMs = 0;
     this.watchStuckUntilMs = 0;
   }
 
@@ -119,6 +123,7 @@ export class SimLink {
     const { random, nowMs } = this.#world;
     if (random.chance(this.times.loseAnswerChance)) return;
     let atMs = nowMs + this.#delayMs();
+    if (nowMs < this.answersSlowUntilMs) atMs += random.between(0, this.answerDelayMsMax);
     if (nowMs < this.downCutUntilMs) {
       if (random.chance(0.5)) return;
       atMs = this.downCutUntilMs + this.#delayMs();

@@ -45,18 +45,12 @@ export interface StoreBugs {
   readonly repeatsWithoutNewFence: boolean;
   /** A take-over looks at the fence, and not at the beat. */
   readonly takesOverWithoutBeat: boolean;
-  /** A beat is written whoever has the role. */
-  readonly beatsWithoutFence: boolean;
-  /** A load reads what is there at the time of each page. */
-  readonly loadsWhateverIsThere: boolean;
 }
 
 export const CORRECT_STORE: StoreBugs = {
   commitsWithoutFence: false,
   repeatsWithoutNewFence: false,
   takesOverWithoutBeat: false,
-  beatsWithoutFence: false,
-  loadsWhateverIsThere: false,
 };
 
 export const FENCE = "fence";
@@ -277,7 +271,7 @@ export class SimSharedStore implements SharedStore {
   }
 
   load(onPage: (page: RowPage, next: () => void) => void, done: Done): void {
-    const { shared, pageRows, bugs } = this.#options;
+    const { shared, pageRows } = this.#options;
     const tenure = this.#tenure;
     demand(tenure !== null, "ports", () => "a load without a take-over");
     let from = ROW_PREFIX;
@@ -286,8 +280,7 @@ export class SimSharedStore implements SharedStore {
       const { loadRevision } = tenure;
       const read = (): { rows: readonly SharedRow[] | null } => {
         try {
-          const atRevision = bugs.loadsWhateverIsThere ? shared.revision : loadRevision;
-          return { rows: shared.range(from, endOf(ROW_PREFIX), pageRows, atRevision) };
+          return { rows: shared.range(from, endOf(ROW_PREFIX), pageRows, loadRevision) };
         } catch (error) {
           if (error instanceof Compacted) return { rows: null };
           throw error;
@@ -396,7 +389,7 @@ export class SimSharedStore implements SharedStore {
     }
     tenure.beats += 1;
     const beat: BeatValue = { epoch: tenure.epoch, number: tenure.beats, state };
-    const guards = this.#options.bugs.beatsWithoutFence ? [] : [{ key: FENCE, modRevision: tenure.fenceRevision }];
+    const guards = [{ key: FENCE, modRevision: tenure.fenceRevision }];
     this.#transact(guards, [{ kind: "put", key: BEAT, value: encode(beat) }], (answer) => {
       if (answer === null) done(noAnswer("a beat"));
       else if (answer.isDone) done(null);
@@ -404,10 +397,16 @@ export class SimSharedStore implements SharedStore {
     });
   }
 
+  /** Gives the role up, if this node has it, so that nobody waits for its end. */
   close(done: Done): void {
-    this.#isClosed = true;
-    if (this.#tenure !== null) this.#tenure.failure ??= new StoreError("fenced", "closed");
-    this.#options.host.scheduler.soon(() => done(null));
+    const tenure = this.#tenure;
+    const end = (): void => {
+      this.#isClosed = true;
+      if (tenure !== null) tenure.failure ??= new StoreError("fenced", "closed");
+      done(null);
+    };
+    if (tenure === null || tenure.failure !== null) this.#options.host.scheduler.soon(end);
+    else this.beat("released", end);
   }
 
   // The way to the store ------------------------------------------------------------------------------------------------

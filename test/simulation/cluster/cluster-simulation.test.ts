@@ -1,0 +1,48 @@
+import { describe, expect, test } from "vitest";
+import { reportOfCluster, simulateCluster } from "./cluster-simulation.js";
+
+/** Several nodes on a simulated shared store. More seeds: `npm run sim:cluster -- --seed 1 --seeds 10000`. */
+
+const SEEDS = 1_000;
+/** So that a failure names few seeds, and a run that hangs is seen early. */
+const SEEDS_PER_TEST = 100;
+
+describe("several nodes", () => {
+  for (let first = 1; first <= SEEDS; first += SEEDS_PER_TEST) {
+    const last = first + SEEDS_PER_TEST - 1;
+    test(`seeds ${first} to ${last} break no promise`, () => {
+      for (let seed = first; seed <= last; seed += 1) {
+        const result = simulateCluster(seed);
+        if (result.failure !== null) expect.fail(reportOfCluster(result));
+      }
+    });
+  }
+
+  test("a seed replays exactly", () => {
+    for (const seed of [3, 33]) expect(simulateCluster(seed).traceHash).toBe(simulateCluster(seed).traceHash);
+  });
+
+  test("seeds reach what they are for", () => {
+    const sums = new Map<string, number>();
+    for (let seed = 1; seed <= 40; seed += 1) {
+      for (const [name, count] of Object.entries(simulateCluster(seed).counts)) {
+        sums.set(name, (sums.get(name) ?? 0) + Number(count));
+      }
+    }
+    // Every fault was there, and every kind of progress in spite of it.
+    for (const [name, sum] of sums) expect(sum, name).toBeGreaterThan(0);
+    expect(sums.get("takeOvers")).toBeGreaterThan(80);
+    expect(sums.get("repeatedBatches")).toBeGreaterThan(10);
+    expect(sums.get("acquisitions")).toBeGreaterThan(1_000);
+  });
+});
+
+/** Seeds that found something, as long as what they switch on is chosen as it was then. */
+describe("seeds that found something", () => {
+  for (const [seed, what] of [[177, "an answer to a take-over that was sent before the machine slept"]] as const) {
+    test(`${seed}: ${what}`, () => {
+      const result = simulateCluster(seed);
+      if (result.failure !== null) expect.fail(reportOfCluster(result));
+    });
+  }
+});
