@@ -647,8 +647,8 @@ export class Coordinator {
   #load(identity: StoreIdentity, done: (error: StoreError | null) => void): void {
     const { store, clock, scheduler, fault, engineLimits, batchBytesMax } = this.#options;
     const engine = new Engine(engineLimits, identity.incarnation, valueDigest);
-    const revision = Math.max(identity.revision, this.#options.revisionMin ?? 0);
-    engine.recoverRevision(revision);
+    const firstRevision = Math.max(identity.revision, this.#options.revisionMin ?? 0);
+    engine.recoverRevision(firstRevision);
     const tenure: Tenure = {
       engine,
       committer: new Committer({
@@ -657,7 +657,7 @@ export class Coordinator {
         clock,
         fault,
         batchBytesMax,
-        durableRevision: revision,
+        durableRevision: firstRevision,
         onDurable: (revision) => this.#onDurable(tenure, revision),
         onFailure: (error) => this.#storeFailed(tenure, error),
       }),
