@@ -16,14 +16,20 @@ import { observeAll, perform, RequestMix, type WorkloadOptions } from "./workloa
 /** A node that says nothing for so long is left. */
 const SILENCE_MS_MAX = 1_500;
 
-/** Between two requests of one client. */
-const PAUSE_MS = 4;
+/** Before another node is tried. */
+const RETRY_MS = 20;
 
 /** How long a load, or the return of the service, may take on a crowded machine. */
 const LOAD_MS_MAX = 90_000;
 
-const CLUSTER_WORKLOAD: WorkloadOptions = {
+export interface ClusterWorkloadOptions extends WorkloadOptions {
+  /** Between two requests of one client. */
+  readonly pauseMs: number;
+}
+
+const CLUSTER_WORKLOAD: ClusterWorkloadOptions = {
   clients: 8,
+  pauseMs: 4,
   ttlsMs: [400, 1_500, 5_000, 120_000, 120_000],
   contendedKeys: 6,
 };
@@ -33,11 +39,18 @@ export class ClusterRun {
   readonly history = new History();
   readonly acknowledgements: Acknowledgement[] = [];
   readonly #clients: Promise<void>[];
+  readonly #pauseMs: number;
+  /** By client: when it sent what was answered last. */
+  readonly #servedMs: number[] = [];
   #isOver = false;
 
-  constructor(cluster: Cluster, options: WorkloadOptions = CLUSTER_WORKLOAD) {
+  constructor(cluster: Cluster, change: Partial<ClusterWorkloadOptions> = {}) {
     this.cluster = cluster;
-    this.#clients = Array.from({ length: options.clients }, async () => this.#client(new RequestMix(options)));
+    const options = { ...CLUSTER_WORKLOAD, ...change };
+    this.#pauseMs = options.pauseMs;
+    this.#clients = Array.from({ length: options.clients }, async (_, index) =>
+      this.#client(index, new RequestMix(options)),
+    );
     for (const client of this.#clients) {
       client.catch(() => {
         // thrown by `judge`
@@ -54,6 +67,11 @@ export class ClusterRun {
   async servedByAnother(than: ClusterNode, sinceMs: number): Promise<number> {
     const [first] = await this.#untilAnswers(1, sinceMs, (port) => port !== than.port);
     return (first?.returnMs ?? Infinity) - sinceMs;
+  }
+
+  /** How many clients have been answered what they sent since then. */
+  clientsServedSince(sinceMs: number): number {
+    return this.#servedMs.filter((sentMs) => sentMs >= sinceMs).length;
   }
 
   async #untilAnswers(answers: number, sinceMs: number, counts: (port: number) => boolean): Promise<Acknowledgement[]> {
@@ -75,10 +93,15 @@ export class ClusterRun {
     return found;
   }
 
-  /** Ends the load, looks at everything, and judges the whole history. */
-  async judge(): Promise<void> {
+  /** Ends the load. */
+  async end(): Promise<void> {
     this.#isOver = true;
     await Promise.all(this.#clients);
+  }
+
+  /** Ends the load, looks at everything, and judges the whole history. */
+  async judge(): Promise<void> {
+    await this.end();
     await this.#observeAll();
     const faults = checkHistory(this.history.events);
     expect(faults, faults.length === 0 ? "" : this.cluster.describe()).toEqual([]);
@@ -101,18 +124,21 @@ export class ClusterRun {
 
   // A client ----------------------------------------------------------------------------------------------------------------
 
-  async #client(mix: RequestMix): Promise<void> {
+  async #client(index: number, mix: RequestMix): Promise<void> {
     while (!this.#isOver) {
       const port = pick(this.cluster.ports);
       // refused while that node is down: another is tried
       const connection = port === null ? null : await RespConnection.connect(port).catch(() => null);
       if (connection === null || port === null) {
-        await letPass(20);
+        await letPass(RETRY_MS);
         continue;
       }
-      while (!this.#isOver && (await this.#ask(mix, connection, port))) await letPass(PAUSE_MS);
+      for (let sentMs = nowMs(); !this.#isOver && (await this.#ask(mix, connection, port)); sentMs = nowMs()) {
+        this.#servedMs[index] = sentMs;
+        await letPass(this.#pauseMs);
+      }
       connection.destroy();
-      await letPass(PAUSE_MS);
+      await letPass(RETRY_MS);
     }
   }
 

@@ -4,6 +4,7 @@
  */
 import { createServer } from "node:net";
 import { once } from "node:events";
+import type { WatchEvent } from "#src/durability/etcd/protocol.js";
 import { EtcdKeys } from "#src/durability/etcd/rows.js";
 import { etcdClient } from "../durability/etcd/real-etcd.js";
 import type { Fence } from "./cluster-epochs.js";
@@ -79,6 +80,8 @@ export class ClusterNode {
     }
   }
 }
+
+const NUL = Buffer.from([0]);
 
 let clusters = 0;
 
@@ -163,35 +166,57 @@ export class Cluster {
 
   /** Every change of the fence since the cluster began, from etcd's history. */
   async fences(): Promise<Fence[]> {
-    const rows = await this.written(this.#keys.fence, 1);
-    return rows.map(({ value, modRevision }) => {
-      const { epoch, node } = JSON.parse(value) as { epoch: number; node: { port: number } };
-      return { epoch, port: node.port, revision: modRevision };
+    const changes = await this.#historyOf(this.#keys.fence, Buffer.concat([this.#keys.fence, NUL]), 1);
+    return changes.map(({ row }) => {
+      const { epoch, node } = JSON.parse(row.value.toString("utf8")) as { epoch: number; node: { port: number } };
+      return { epoch, port: node.port, revision: row.modRevision };
     });
   }
 
-  /** Everything that was put under a key since a revision, from etcd's history, which nobody compacts here. */
-  async written(key: Buffer, fromRevision: number): Promise<{ value: string; modRevision: number }[]> {
+  /** The revision that etcd is at. */
+  async newestRevision(): Promise<number> {
     const client = etcdClient(this.etcd.endpoints);
     try {
-      const newest = (await client.range({ key })).rows[0]?.modRevision ?? 0;
-      const found: { value: string; modRevision: number }[] = [];
+      return (await client.range({ key: this.#keys.fence })).revision;
+    } finally {
+      client.close();
+    }
+  }
+
+  /**
+   * Everything that was written to etcd after a revision, by whomever: how often which key, named without the cluster's prefix, and the
+   * revision of the last change.
+   */
+  async changesSince(revision: number): Promise<{ revision: number; keys: ReadonlyMap<string, number> }> {
+    const changes = await this.#historyOf(NUL, NUL, revision + 1);
+    const keys = new Map<string, number>();
+    for (const { row } of changes) {
+      const name = row.key.toString("latin1").replace(`/leasehold/${this.name}/`, "");
+      keys.set(name, (keys.get(name) ?? 0) + 1);
+    }
+    return { revision: changes.at(-1)?.row.modRevision ?? revision, keys };
+  }
+
+  /** The changes of a range from a revision until now, from etcd's history, which nobody compacts here. */
+  async #historyOf(key: Buffer, end: Buffer, fromRevision: number): Promise<WatchEvent[]> {
+    const client = etcdClient(this.etcd.endpoints);
+    try {
+      const { rows } = await client.range({ key, end });
+      const newest = Math.max(0, ...rows.map(({ modRevision }) => modRevision));
+      const found: WatchEvent[] = [];
       const all = new Promise<void>((resolve, reject) => {
         if (newest < fromRevision) resolve();
-        const end = Buffer.concat([key, Buffer.from([0])]);
         client.watch(
           [{ key, end, fromRevision }],
           ({ events }) => {
-            for (const { kind, row } of events) {
-              if (kind === "put") found.push({ value: row.value.toString("utf8"), modRevision: row.modRevision });
-              if (row.modRevision >= newest) resolve();
-            }
+            found.push(...events);
+            if (events.some(({ row }) => row.modRevision >= newest)) resolve();
           },
           (reason) => reject(new Error(reason)),
         );
       });
-      await within(`etcd's history of ${key.toString("utf8")}`, all);
-      return found.filter(({ modRevision }) => modRevision <= newest);
+      await within(`etcd's history of ${key.toString("latin1")}`, all);
+      return found.filter(({ row }) => row.modRevision <= newest);
     } finally {
       client.close();
     }
