@@ -335,7 +335,7 @@ export class State {
       const row = this.#leftoverQueue.oldestRow;
       this.#leftovers.delete(row);
       this.#leftoverQueue.shift();
-      this.#leaseGraves.push(row, this.revision);
+      this.leases.sweep(row);
     }
     while (budget > 0 && this.#leaseGraves.oldestRevision <= durableRevision) {
       const row = this.#leaseGraves.oldestRow;

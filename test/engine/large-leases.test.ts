@@ -266,3 +266,16 @@ test("what such a lease shares ends at once, whatever it holds alone besides", (
   expect(server.reply(on.list())).toEqual(["room"]);
   server.engine.checkInvariants();
 });
+
+test("may outlast a later lease of the same id, which is ended and swept before its rows are gone", () => {
+  const server = withLarge();
+  server.run(on.revoke("a"));
+  server.durable();
+  server.run(on.grant("a", 5_000));
+  server.run(on.revoke("a"));
+  server.durable();
+  server.engine.checkInvariants();
+  expect(server.answer(on.keepAlive("a"))).toBe(on.noLease("a"));
+  while (slice(server).length > 0) server.engine.checkInvariants();
+  expect(server.engine.state.leases.rows.rowsUsed).toBe(0);
+});

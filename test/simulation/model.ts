@@ -1,4 +1,4 @@
-import type { LeaseRequest, LockMode, Revision, Token } from "#src/engine/op.js";
+import type { LeaseEndReason, LeaseRequest, LockMode, Revision, Token } from "#src/engine/op.js";
 import type { ByteString } from "#src/engine/reply.js";
 import type { SimulatedOp } from "./simulated.js";
 import { check } from "./violation.js";
@@ -34,6 +34,11 @@ export interface ModelKey {
   readonly plainTtlMs: number | null;
 }
 
+/** A row of a key that the store still has although its lease has ended. */
+export interface LeftRow extends Pick<ModelKey, "databaseIndex" | "key" | "leaseId" | "token"> {
+  readonly reason: LeaseEndReason;
+}
+
 /** One name for a key of a database. */
 export const keyName = (databaseIndex: number, key: ByteString): string => `${databaseIndex}:${key}`;
 
@@ -62,11 +67,14 @@ const NOBODY: readonly ModelKey[] = [];
 export class Model {
   readonly leases = new Map<ByteString, ModelLease>();
   readonly #holds = new Map<string, readonly ModelKey[]>();
+  /** What the ends of leases left unnamed, by key: nobody holds it, and the store has its row still. */
+  readonly left = new Map<string, LeftRow>();
 
   clone(): Model {
     const copy = new Model();
     for (const [id, lease] of this.leases) copy.leases.set(id, { ...lease, keys: new Set(lease.keys) });
     for (const [name, holds] of this.#holds) copy.#holds.set(name, holds);
+    for (const [name, row] of this.left) copy.left.set(name, row);
     return copy;
   }
 
@@ -134,13 +142,24 @@ export class Model {
       case "lease-end":
         this.#endLease(op);
         return;
+      case "lease-keys-end":
+        for (const { databaseIndex, key, token } of op.keys) {
+          const name = keyName(databaseIndex, key);
+          const row = this.left.get(name);
+          const fits = row?.leaseId === op.leaseId && row.token === token;
+          check(fits, "ops", () => `${name} of ${op.leaseId} is named, left is ${JSON.stringify(row)}`);
+          this.left.delete(name);
+        }
+        return;
       case "key-put":
+        this.#checkNothingLeft(op);
         this.#putKey(op, revision);
         return;
       case "key-end":
         this.#endKey(op);
         return;
       case "string-put":
+        this.#checkNothingLeft(op);
         this.#putString(op, revision);
         return;
       case "string-end": {
@@ -158,8 +177,10 @@ export class Model {
           this.#holds.delete(name);
           this.leases.get(hold.leaseId)?.keys.delete(name);
         }
+        for (const [name, row] of this.left) if (row.databaseIndex === op.databaseIndex) this.left.delete(name);
         return;
       case "flush-all":
+        this.left.clear();
         this.#holds.clear();
         this.leases.clear();
         return;
@@ -183,12 +204,26 @@ export class Model {
     const lease = this.leases.get(op.id);
     check(lease !== undefined, "ops", () => `the end of lease ${op.id}, which is not there`);
     const named = op.keys.map((key) => keyName(key.databaseIndex, key.key));
-    const fits = named.length === lease.keys.size && named.every((name) => lease.keys.has(name));
+    const isWhole = named.length === lease.keys.size || op.hasMore === true;
+    const fits = isWhole && named.every((name) => lease.keys.has(name));
     check(fits, "ops", () => `lease ${op.id} ends with keys ${named.join(" ")}, it holds ${[...lease.keys].join(" ")}`);
     for (const { databaseIndex, key, token, remains } of op.keys) {
       this.#drop(keyName(databaseIndex, key), op.id, token, remains === true);
     }
     this.leases.delete(op.id);
+    for (const name of lease.keys) {
+      const held = this.holdOf(name, op.id);
+      if (held === undefined) continue;
+      check(held.mode.kind === "exclusive", "ops", () => `${op.id} ends without naming ${name}, which it shares`);
+      this.#drop(name, op.id, held.token, false);
+      this.left.set(name, { ...held, reason: op.reason });
+    }
+  }
+
+  /** Who gets a key removes the row of its former holder, which nobody could find any more. */
+  #checkNothingLeft({ databaseIndex, key }: Pick<ModelKey, "databaseIndex" | "key">): void {
+    const name = keyName(databaseIndex, key);
+    check(!this.left.has(name), "ops", () => `${name} is put beside a row of ${this.left.get(name)?.leaseId}`);
   }
 
   #putKey(op: Extract<SimulatedOp, { kind: "key-put" }>, revision: Revision): void {

@@ -215,7 +215,7 @@ export const MUTATIONS = {
   },
   "turns-keep-old-readings": {
     bug: "a connection that was held up goes on with the clock reading from before its input arrived",
-    foundBy: ["I5-early-expiry"],
+    foundBy: ["I5-early-expiry", "linearizable"],
     sessionsKeepOldReadings: true,
     adjust: (swarm) => ({
       ...swarm,

@@ -14,7 +14,7 @@ import type { Op } from "#src/engine/op.js";
 export interface EngineWatcher {
   /** A decision was carried out; the engine's revision is the one after it. */
   applied(engine: Engine, command: Command, origin: Origin, decision: Decision, turn: Turn): void;
-  /** What was free was handed to those who waited for it. */
+  /** What was free was handed to those who waited for it, or rows that the end of a lease left were named. */
   handedOn(engine: Engine, decision: Decision, turn: Turn): void;
   /** Ops that no command decided were carried out. */
   appliedOps(engine: Engine, ops: readonly Op[]): void;
@@ -23,7 +23,7 @@ export interface EngineWatcher {
 /** Calls `run` with every engine watched by `watcher`. Not for use inside itself. */
 export function watchEngines<Result>(watcher: EngineWatcher, run: () => Result): Result {
   // oxlint-disable-next-line typescript/unbound-method -- wrapped and called with the engine as `this`
-  const { decide, apply, applyOps, handOver } = Engine.prototype;
+  const { decide, apply, applyOps, handOver, dropKeys } = Engine.prototype;
   let command: Command | null = null;
   let origin: Origin | null = null;
   let handed: Decision | null = null;
@@ -42,6 +42,10 @@ export function watchEngines<Result>(watcher: EngineWatcher, run: () => Result):
     handed = handOver.call(this, turn);
     return handed;
   };
+  Engine.prototype.dropKeys = function watchedDropKeys(this: Engine, turn: Turn): Decision | null {
+    handed = dropKeys.call(this, turn);
+    return handed;
+  };
   Engine.prototype.applyOps = function watchedApplyOps(this: Engine, ops: readonly Op[]): number {
     const revision = applyOps.call(this, ops);
     watcher.appliedOps(this, ops);
@@ -50,7 +54,7 @@ export function watchEngines<Result>(watcher: EngineWatcher, run: () => Result):
   try {
     return run();
   } finally {
-    Object.assign(Engine.prototype, { decide, apply, applyOps, handOver });
+    Object.assign(Engine.prototype, { decide, apply, applyOps, handOver, dropKeys });
   }
 }
 

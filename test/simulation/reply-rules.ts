@@ -88,7 +88,8 @@ export function checkReply(context: ReplyContext): void {
   const allowed = OPS_ALLOWED[command.kind];
   for (const op of decision.ops) {
     const isExpiry = (op.kind === "lease-end" || op.kind === "string-end") && op.reason === "expired";
-    check(isExpiry || allowed.includes(op.kind), "ops", () => `${command.kind} does ${JSON.stringify(op)}`);
+    const isAllowed = isExpiry || op.kind === "lease-keys-end" || allowed.includes(op.kind);
+    check(isAllowed, "ops", () => `${command.kind} does ${JSON.stringify(op)}`);
   }
   const wrong = isWrong(context);
   const outcome = decision.waits === null ? describe(decision.reply) : "no reply, it waits";

@@ -24,8 +24,11 @@ export class Revealed {
         return;
       case "lease-end":
         this.#leases.set(op.id, revision);
+        for (const name of model.leases.get(op.id)?.keys ?? []) this.#keys.set(name, revision);
         for (const { databaseIndex, key } of op.keys) this.#noteKey(databaseIndex, key, revision);
         return;
+      case "lease-keys-end":
+        return; // they have been absent since the end of their lease
       case "key-put":
       case "key-end":
       case "string-put":

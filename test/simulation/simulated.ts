@@ -17,9 +17,7 @@ type Elsewhere =
   | "string-set-range"
   | "string-increment-float"
   | "string-digest"
-  | "key-expire-time"
-  // Ends of leases with more keys than clients have here.
-  | "lease-keys-end";
+  | "key-expire-time";
 
 export type SimulatedCommand = Exclude<Command, { kind: Elsewhere }>;
 export type SimulatedOp = Exclude<Op, { kind: Elsewhere }>;
@@ -35,7 +33,6 @@ const SIMULATED_STRINGS: ReadonlySet<string> = new Set([
 const isElsewhere = (kind: string): boolean =>
   kind.startsWith("script") ||
   kind === "key-expire-time" ||
-  kind === "lease-keys-end" ||
   (kind.startsWith("string-") && !SIMULATED_STRINGS.has(kind));
 
 export function simulatedCommand(command: Command): SimulatedCommand {

@@ -224,7 +224,7 @@ function chooseWire(random: Random, thinkMsMean: number): WireOptions {
 }
 
 function chooseConditions(random: Random): NodeConditions {
-  return {
+  const conditions = {
     clockErrorMax: random.chance(0.6) ? CLOCK_ERROR_MAX : 0,
     timerEarlyMsMax: random.chance(0.5) ? 1 : 0,
     timerLateMsMean: random.pick([0.1, 1, 10]),
@@ -240,6 +240,8 @@ function chooseConditions(random: Random): NodeConditions {
     hasListeners: random.chance(0.6),
     stepMax: random.chance(0.5) ? random.integer(1, 3) : Infinity,
   };
+  const { limits, stepMax } = conditions;
+  return { ...conditions, limits: { ...limits, keysEndedAtOnceMax: Math.min(limits.keysEndedAtOnceMax, stepMax) } };
 }
 
 function chooseDiskTimes(random: Random, thinkMsMean: number): DiskTimes {

@@ -97,6 +97,8 @@ function step(state: KeyState, action: KeyAction): KeyState | null {
       return { ...state, holds: named, tokenMax: Math.max(state.tokenMax, ...action.answer) };
     }
     case "check": {
+      // A plain key has a token too, which is in no history: it can be guessed.
+      if (plain !== null) return state;
       // Of one under a token that nobody has heard of nobody can ask.
       const isHeld = holds.some((hold) => hold.token === action.token);
       return action.answer === (isHeld ? 1 : 0) ? state : null;
