@@ -176,6 +176,44 @@ export const BUGS = {
       });
     },
   },
+  "release-ignores-token": {
+    wrong: "a release under a stale token releases what the lease has now",
+    files: ["test/e2e/locks-kill.test.ts"],
+    async install() {
+      const { Engine } = await built("engine/engine.js");
+      replace(Engine.prototype, "decide", (decide) => {
+        return function careless(command, turn, origin) {
+          const asked = command.kind === "lock-release" ? { ...command, token: null } : command;
+          return decide.call(this, asked, turn, origin);
+        };
+      });
+    },
+  },
+  "lose-locks": {
+    wrong: "locks that are shared are not restored from the store",
+    files: ["test/e2e/locks-kill.test.ts", "test/faults/kill-loop.test.ts"],
+    async install() {
+      const { Engine } = await built("engine/engine.js");
+      replace(Engine.prototype, "recover", (recover) => {
+        return function partly(op) {
+          if (op.kind !== "key-put" || op.mode.kind === "exclusive") recover.call(this, op);
+        };
+      });
+    },
+  },
+  "revive-locks": {
+    wrong: "the release of a lock is not written: a restart brings it back",
+    files: ["test/e2e/locks-kill.test.ts"],
+    async install() {
+      const { Committer } = await built("durability/committer.js");
+      replace(Committer.prototype, "append", (append) => {
+        return function partly(ops, revision) {
+          const written = ops.filter((op) => op.kind !== "key-end" || op.reason !== "released");
+          append.call(this, written.length > 0 ? written : [{ kind: "script-end", sha: "0".repeat(40) }], revision);
+        };
+      });
+    },
+  },
 };
 
 const name = process.env.LEASEHOLD_TEST_BUG;
