@@ -8,7 +8,7 @@ import { type CompactionOptions, EtcdHealth } from "./health.js";
 import { RoleWatch } from "./role-watch.js";
 import { EtcdKeys } from "./rows.js";
 import { SnapshotLoad } from "./snapshot-load.js";
-import { takeOver, type TakenOver } from "./take-over.js";
+import { takeOver, type TakenOver, type TakeOverOptions } from "./take-over.js";
 
 /**
  * The store whose rows lie in an etcd cluster, shared by several nodes, one of which has the primary role.
@@ -60,6 +60,8 @@ const QUOTA_BYTES = 2 * 1024 * 1024 * 1024;
 /** A store that nobody asked to announce itself, as in the contract suite. */
 const UNANNOUNCED: NodeAddress = { id: "0".repeat(40), host: "0.0.0.0", port: 0, sentinelPort: 0 };
 
+type Acquired = (error: StoreError | null, identity: StoreIdentity | null) => void;
+
 export class EtcdStore implements SharedStore {
   readonly name = "etcd";
   readonly #options: EtcdStoreOptions;
@@ -74,8 +76,8 @@ export class EtcdStore implements SharedStore {
   #taken: TakenOver | null = null;
   #acquiring = false;
   #committing = false;
-  /** An acquire that waits for the end of a commit, of a tenure that was lost meanwhile. */
-  #waiting: (() => void) | null = null;
+  /** A take-over that waits for the end of the commit in flight. */
+  #whenCommitted: (() => void) | null = null;
   #beating = false;
   #load: SnapshotLoad | null = null;
   #fenceBumps = 0;
@@ -103,46 +105,56 @@ export class EtcdStore implements SharedStore {
 
   // The store port --------------------------------------------------------------------------------------------------------
 
-  acquire(done: (error: StoreError | null, identity: StoreIdentity | null) => void): void {
-    if (this.#committing) {
-      this.#waiting = () => this.acquire(done);
-      return;
-    }
-    const { client, clock, scheduler, ids, incarnation } = this.#options;
+  /**
+   * Beyond the port's promise it may be called with a commit in flight, as when the role was lost by the clock while etcd was silent: that
+   * commit is not tried any more, and the take-over begins when it has ended.
+   */
+  acquire(done: Acquired): void {
+    invariant(!this.#acquiring && this.#closing === null && !this.#closed, "one acquire at a time, none after close");
+    this.#acquiring = true;
     const view = this.#view;
     this.#view = null;
-    this.#tenures += 1;
     this.#abandonLoad();
     this.#health.start();
-    const taking = takeOver(
-      {
-        client,
-        keys: this.#keys,
-        clock,
-        scheduler,
-        ids,
-        node: this.#node,
-        incarnation,
-        tenure: this.#tenures,
-        resolveMsMax: this.#options.resolveMsMax ?? RESOLVE_MS_MAX,
-        limits: {
-          operationsMax: this.#options.txnOperationsMax ?? TXN_OPERATIONS_MAX,
-          bytesMax: this.#options.txnBytesMax ?? TXN_BYTES_MAX,
-        },
-        onBump: () => {
-          this.#fenceBumps += 1;
-        },
-        onFenced: () => this.#pass("open:after-lock"),
+    const take = (): void => {
+      this.#settle(this.#takeOver(view), (error, taken) => {
+        this.#acquiring = false;
+        if (taken !== null) this.#taken = taken;
+        done(error, taken === null ? null : taken.identity);
+        this.#closeWhenQuiet();
+      });
+    };
+    if (!this.#committing) {
+      take();
+      return;
+    }
+    this.#whenCommitted = take;
+    this.#taken?.tenure.fail(new StoreError("fenced", "this node takes the role anew"));
+  }
+
+  #takeOver(view: RoleView | null): Promise<TakenOver> {
+    const { client, clock, scheduler, ids, incarnation } = this.#options;
+    this.#tenures += 1;
+    const options: TakeOverOptions = {
+      client,
+      keys: this.#keys,
+      clock,
+      scheduler,
+      ids,
+      node: this.#node,
+      incarnation,
+      tenure: this.#tenures,
+      resolveMsMax: this.#options.resolveMsMax ?? RESOLVE_MS_MAX,
+      limits: {
+        operationsMax: this.#options.txnOperationsMax ?? TXN_OPERATIONS_MAX,
+        bytesMax: this.#options.txnBytesMax ?? TXN_BYTES_MAX,
       },
-      view,
-    );
-    this.#acquiring = true;
-    this.#settle(taking, (error, taken) => {
-      this.#acquiring = false;
-      if (taken !== null) this.#taken = taken;
-      done(error, taken === null ? null : taken.identity);
-      this.#closeWhenQuiet();
-    });
+      onBump: () => {
+        this.#fenceBumps += 1;
+      },
+      onFenced: () => this.#pass("open:after-lock"),
+    };
+    return takeOver(options, view);
   }
 
   load(onPage: (page: RowPage, next: () => void) => void, done: Done): void {
@@ -178,9 +190,10 @@ export class EtcdStore implements SharedStore {
     this.#settle(this.#commit(taken, batch), (error) => {
       this.#committing = false;
       done(error === null ? null : taken.tenure.fail(error));
-      const waiting = this.#waiting;
-      this.#waiting = null;
-      if (this.#closing === null) waiting?.();
+      const next = this.#whenCommitted;
+      this.#whenCommitted = null;
+      if (this.#closing === null) next?.();
+      else if (next !== null) this.#acquiring = false;
       this.#closeWhenQuiet();
     });
   }

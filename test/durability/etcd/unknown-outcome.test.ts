@@ -152,6 +152,21 @@ describeWith(["etcd"], "a commit whose outcome is unknown", () => {
     expect(await rowsNow()).toEqual({ ops: [leasePut("c")], revision: 1 });
   });
 
+  test("ends when the role is taken anew, which waits for that", async () => {
+    const store = proxied(etcd.endpoints);
+    await acquire(store);
+    proxy.requests = "hold";
+    const committed = commit(store, [leasePut("a")], 1);
+    committed.catch(() => undefined);
+    await until("the transaction to be held", () => proxy.requestBytesHeld > 0);
+    const { epoch } = await acquire(store);
+    expect(epoch).toBe(2);
+    await expect(committed).rejects.toMatchObject({ code: "fenced" });
+    await commit(store, [leasePut("b")], 2);
+    await close(store);
+    expect(await rowsNow()).toEqual({ ops: [leasePut("b")], revision: 2 });
+  });
+
   test("for longer than it may be worked on: a failed write, until the role is taken again", async () => {
     const store = proxied([], 200);
     await acquire(store);
