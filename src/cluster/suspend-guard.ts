@@ -5,7 +5,8 @@
  * CLOCK_BOOTTIME counts the time asleep: as long as the machine is awake both clocks move alike. The wall clock serves as a cheap
  * hint, to look again before the next regular look is due; it decides nothing.
  *
- * Invariant: never a false alarm from being held up between two readings: of the monotonic clock the later reading counts.
+ * Invariant: never a false alarm from being held up between two readings: of the monotonic clock the later reading counts. But for the
+ * first look, when being held up while the guard was made may count as a sleep.
  */
 
 export interface SuspendClocks {
@@ -28,8 +29,10 @@ export class SuspendGuard {
 
   constructor(clocks: SuspendClocks) {
     this.#clocks = clocks;
+    // In the order of `hasSlept`: held up in between, the first look may see a sleep that was none, and overlooks none later.
+    const boottimeMs = clocks.boottimeMs();
     const monotonicMs = clocks.monotonicMs();
-    this.#aheadMs = clocks.boottimeMs() - monotonicMs;
+    this.#aheadMs = boottimeMs - monotonicMs;
     this.#wallAheadMs = clocks.unixMs() - monotonicMs;
   }
 

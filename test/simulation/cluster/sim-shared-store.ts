@@ -76,14 +76,14 @@ const encode = (value: object): Uint8Array => Buffer.from(JSON.stringify(value))
 /** Rows never change in place, so each is parsed once. */
 const parsed = new WeakMap<Uint8Array, object>();
 
-function decodeAs<Value extends object>(value: Uint8Array): Value {
-  const known = parsed.get(value) ?? (JSON.parse(asBuffer(value).toString()) as Value);
+function decodeJson(value: Uint8Array): object {
+  const known = parsed.get(value) ?? (JSON.parse(asBuffer(value).toString()) as object);
   parsed.set(value, known);
-  return known as Value;
+  return known;
 }
 
 export function decodeFenceValue(value: Uint8Array): FenceValue {
-  return decodeAs(value);
+  return decodeJson(value) as FenceValue;
 }
 
 interface Tenure {
@@ -179,7 +179,7 @@ export class SimSharedStore implements SharedStore {
     const read = (): { view: RoleView; nodes: readonly NodeSighting[]; revision: number } => ({
       view: viewOf(shared),
       nodes: shared.range(NODE_PREFIX, endOf(NODE_PREFIX)).map(({ value, modRevision }) => ({
-        node: decodeAs<NodeAddress>(value),
+        node: decodeJson(value) as NodeAddress,
         modRevision,
       })),
       revision: shared.revision,
@@ -433,9 +433,9 @@ export class SimSharedStore implements SharedStore {
   }
 
   #call<Answer extends object>(atStore: () => Answer, done: (answer: Answer | null) => void, isTakeOver = false): void {
-    const { link, host, requestTimeoutMs, onSent } = this.#options;
+    const { link, host, requestTimeoutMs } = this.#options;
     link.call(host, requestTimeoutMs, atStore, done);
-    onSent(isTakeOver);
+    this.#options.onSent(isTakeOver);
   }
 }
 
@@ -444,7 +444,7 @@ function viewOf(shared: SimShared): RoleView {
   const beat = shared.get(BEAT);
   return {
     fence: fence === null ? null : { ...decodeFenceValue(fence.value), modRevision: fence.modRevision },
-    beat: beat === null ? null : { ...decodeAs<BeatValue>(beat.value), modRevision: beat.modRevision },
+    beat: beat === null ? null : { ...(decodeJson(beat.value) as BeatValue), modRevision: beat.modRevision },
   };
 }
 
