@@ -286,6 +286,63 @@ describeWith(["etcd"], "the primary role in etcd", () => {
     await close(primary);
   });
 
+  test("polls that answer late, and events that come late, show nothing old", async () => {
+    const cluster = freshCluster();
+    const client = etcdClient(etcd.endpoints);
+    const slow = new FlakyClient(client);
+    const heldReplies: (() => void)[] = [];
+    let heldEvents = 0;
+    let holdsEvents = false;
+    slow.watch = (ranges, onReply, onEnd) => {
+      const hear: typeof onReply = (reply) => {
+        if (!holdsEvents) {
+          onReply(reply);
+          return;
+        }
+        heldReplies.push(() => onReply(reply));
+        heldEvents += reply.events.length;
+      };
+      return client.watch(ranges, hear, onEnd);
+    };
+    const primary = open(cluster, 1);
+    const standby = etcdStore(slow, cluster);
+    await acquire(primary);
+    const observer = await seenBy(standby);
+    expect(await beat(primary)).toBe("done");
+    await until("the watch", () => observer.view.beat?.number === 1);
+
+    let isRead = false;
+    let letPollEnd = (): void => undefined;
+    const pollMayEnd = new Promise<void>((resolve) => {
+      letPollEnd = resolve;
+    });
+    slow.txn = async (request) => {
+      const reply = await client.txn(request);
+      isRead = true;
+      await pollMayEnd;
+      return reply;
+    };
+    const polled = poll(standby);
+    await until("the poll to be read", () => isRead);
+    expect(await beat(primary)).toBe("done");
+    await until("a newer beat by the watch", () => observer.view.beat?.number === 2);
+    letPollEnd();
+    expect(await polled).toBe("done");
+    expect(observer.view.beat?.number).toBe(2);
+
+    holdsEvents = true;
+    expect(await beat(primary)).toBe("done");
+    expect(await beat(primary)).toBe("done");
+    expect(await poll(standby)).toBe("done");
+    expect(observer.view.beat?.number).toBe(4);
+    await until("both events to be held", () => heldEvents >= 2);
+    for (const show of heldReplies) show();
+    expect(observer.view.beat?.number).toBe(4);
+    observer.checkOrder();
+    await close(standby);
+    await close(primary);
+  });
+
   test("a store of another format is refused by its name, and left alone", async () => {
     const cluster = freshCluster();
     const store = open(cluster, 1);
