@@ -18,12 +18,23 @@ const REGRESSIONS: readonly (readonly [number, string])[] = [
 const crashesAt = new Map<string, number>();
 const sums = new Map<keyof SimulationCounts, number>();
 
+const COUNTED = [
+  "decisions",
+  "answered",
+  "lost",
+  "tenures",
+  "failures",
+  "handedOn",
+  "keysJudged",
+  "keysGivenUp",
+] as const;
+
 function runSeed(seed: number): void {
   const result = simulate(seed);
   for (const [point, count] of Object.entries(result.counts.crashesAt)) {
     crashesAt.set(point, (crashesAt.get(point) ?? 0) + count);
   }
-  for (const name of ["decisions", "answered", "lost", "tenures", "failures"] as const) {
+  for (const name of COUNTED) {
     sums.set(name, (sums.get(name) ?? 0) + result.counts[name]);
   }
   if (result.failure !== null) expect.fail(reportOf(result));
@@ -67,5 +78,12 @@ describe("the simulation is worth its time", () => {
     expect(of("answered")).toBeGreaterThan(of("lost"));
     expect(of("tenures")).toBeGreaterThan(SEEDS * 2);
     expect(of("failures")).toBeGreaterThan(SEEDS / 20);
+  });
+
+  test("keys went from hand to hand, and what was told of nearly every key could be judged", () => {
+    const of = (name: keyof SimulationCounts): number => sums.get(name) ?? 0;
+    expect(of("handedOn")).toBeGreaterThan(SEEDS / 4);
+    expect(of("keysJudged")).toBeGreaterThan(SEEDS * 2);
+    expect(of("keysGivenUp")).toBeLessThan(SEEDS / 10);
   });
 });

@@ -59,6 +59,8 @@ export interface SimulationCounts {
   crashesAt: Record<string, number>;
   failures: number;
   refusedStarts: number;
+  /** Keys that were handed to somebody who waited. */
+  handedOn: number;
   /** Keys whose history was found to be linearizable, and those of which the search gave up. */
   keysJudged: number;
   keysGivenUp: number;
@@ -123,6 +125,7 @@ class Simulation {
     crashesAt: {},
     failures: 0,
     refusedStarts: 0,
+    handedOn: 0,
     keysJudged: 0,
     keysGivenUp: 0,
     virtualMs: 0,
@@ -465,6 +468,7 @@ class Simulation {
   #count(): void {
     this.counts.events = this.world.eventsRun;
     this.counts.virtualMs = Math.round(this.world.nowMs);
+    this.counts.handedOn = this.oracle.handedOnCount;
     this.counts.keysJudged = this.#histories.judged;
     this.counts.keysGivenUp = this.#histories.givenUp;
     this.counts.decisions = this.oracle.decisions;
