@@ -142,6 +142,15 @@ const arbitraryOp: fc.Arbitrary<Op> = fc.oneof(
     }),
   },
   {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant("lease-keys-end" as const),
+      leaseId,
+      reason: fc.constantFrom("expired" as const, "revoked" as const),
+      keys: fc.array(fc.record({ databaseIndex, key, token: count }), { maxLength: 3 }),
+    }),
+  },
+  {
     weight: 3,
     arbitrary: fc.record({
       kind: fc.constant("key-end" as const),

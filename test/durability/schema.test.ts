@@ -52,6 +52,16 @@ describe("golden bytes: what is on disk stays readable", () => {
     );
   });
 
+  test("lease-keys-end: the keys' rows, and not the lease's, which may be another one by now", () => {
+    const keys = [
+      { databaseIndex: 0, key: "k", token: 1 },
+      { databaseIndex: 15, key: "", token: 1 },
+    ];
+    expect(hexOf({ kind: "lease-keys-end", leaseId: "job", reason: "revoked", keys })).toMatchInlineSnapshot(
+      `"0208000000000000006e2f00026a6f626b0207000000000000006e2f0f026a6f62"`,
+    );
+  });
+
   test("key-put", () => {
     const op = keyPut("job", "lock", { databaseIndex: 3, value: "v\xe9", token: 9 });
     expect(hexOf(op)).toMatchInlineSnapshot(
