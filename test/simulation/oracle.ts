@@ -1,12 +1,12 @@
 import { isDeepStrictEqual } from "node:util";
 import type { Command, Origin, Turn } from "#src/engine/command.js";
 import type { Decision, Engine, Wake } from "#src/engine/engine.js";
-import { eventsOf, type EngineEvent } from "#src/engine/events.js";
+import { eventsOf, eventsOfKeys, type EngineEvent } from "#src/engine/events.js";
 import { SPREAD_MS_MAX, SPREAD_TTL_FRACTION } from "#src/engine/limits.js";
 import type { Op, Revision, Token } from "#src/engine/op.js";
 import type { ByteString, Reply } from "#src/engine/reply.js";
 import type { Beliefs } from "./beliefs.js";
-import { instanceName, isPlainId, keyName, Model, nameOfPlain, plainId } from "./model.js";
+import { instanceName, isPlainId, keyName, type LeftRow, Model, nameOfPlain, plainId } from "./model.js";
 import type { EngineWatcher } from "./probe.js";
 import { Queues, type Ask, type Place } from "./queues.js";
 import { describe, isError, isOk } from "./reply-forms.js";
@@ -121,6 +121,8 @@ export class Oracle implements EngineWatcher {
   /** The revision of their newest removal, durable or not. */
   orphansRemovedAt: Revision | null = null;
   #removedOrphans = false;
+  /** Those of them that ended leases left. */
+  #leftRemoved: readonly LeftRow[] = [];
   /** From here on, by the server's clock, nothing keeps it from ending leases in time. */
   calmFromMs = Infinity;
   /** How late it may be then. */
@@ -399,7 +401,11 @@ export class Oracle implements EngineWatcher {
     const deadlines = this.#deadlinesBefore();
     for (const op of decision.ops) {
       const isGrant = op.kind === "key-put" && op.valueOnly !== true;
-      check(isGrant || isExpiry(op), "ops", () => `keys are handed on by ${JSON.stringify(op)}`);
+      check(
+        isGrant || isExpiry(op) || op.kind === "lease-keys-end",
+        "ops",
+        () => `keys are handed on by ${JSON.stringify(op)}`,
+      );
     }
     if (decision.ops.length > 0) {
       this.#applyOps(decision.ops, revision, turn.nowMs, false);
@@ -425,17 +431,23 @@ export class Oracle implements EngineWatcher {
     }
     for (const { name, mode, leaseId } of this.queues.firsts()) {
       const text = (): string => `${leaseId} is kept waiting for ${name}, which is free`;
+      // Its turn comes with the row's.
+      if (this.live.left.has(name)) continue;
       check(this.live.fit(name, mode) !== "fits", "I7-order", text);
     }
   }
 
-  /** Keys without a lease are removed while the role is taken: those that were planted, and no others. */
+  /** Keys without a lease are removed while the role is taken: what was planted, what ended leases left, and nothing else. */
   appliedOps(engine: Engine, ops: readonly Op[]): void {
     const removed = ops.map((op) =>
       op.kind === "key-end" ? orphanName(op.databaseIndex, op.key, op.leaseId) : op.kind,
     );
-    const isExact = removed.length === this.orphans.size && removed.every((name) => this.orphans.has(name));
-    check(isExact, "recovery", () => `removes ${removed.join(" ")} of ${[...this.orphans].join(" ")}`);
+    const expected = new Set(this.orphans);
+    const left = [...this.durableNow().left.values()];
+    for (const { databaseIndex, key, leaseId } of left) expected.add(orphanName(databaseIndex, key, leaseId));
+    const isExact = removed.length === expected.size && removed.every((name) => expected.has(name));
+    check(isExact, "recovery", () => `removes ${removed.join(" ")} of ${[...expected].join(" ")}`);
+    this.#leftRemoved = left;
     this.#removedOrphans = true;
     this.orphansRemovedAt = engine.state.revision;
   }
@@ -487,7 +499,7 @@ export class Oracle implements EngineWatcher {
     const flushed = this.options.hasListeners() ? this.#flushEvents(ops) : [];
     for (const appliedOp of ops) {
       const op = simulatedOp(appliedOp);
-      if (isExpiry(op) || (takesBack && op.kind === "key-end")) this.options.onEnded(op);
+      if (isExpiry(op) || (takesBack && op.kind === "key-end")) this.options.onEnded(this.#withAllKeys(op));
       if (!(takesBack && op.kind === "key-end")) this.#beforeOp(op, nowMs);
       this.#revealed.note(op, revision, this.live);
       this.#noteNewName(op);
@@ -504,6 +516,14 @@ export class Oracle implements EngineWatcher {
     if (flushed.length > 0) this.#events.push({ revision, anyOf: flushed });
   }
 
+  /** The end of a lease with every key that it takes with it, those that the op leaves unnamed too. */
+  #withAllKeys(op: Op): Op {
+    if (op.kind !== "lease-end" || op.hasMore !== true) return op;
+    const names = [...(this.live.leases.get(op.id)?.keys ?? [])];
+    const keys = names.flatMap((name) => this.live.holdOf(name, op.id) ?? []);
+    return { ...op, keys };
+  }
+
   /** What a flush does to those who listen: every lease and key that goes is named, in any order. */
   #flushEvents(ops: readonly Op[]): EngineEvent[] {
     const events: EngineEvent[] = [];
@@ -516,6 +536,10 @@ export class Oracle implements EngineWatcher {
         if (plainTtlMs !== null) continue;
         if (op.kind === "flush-database" && databaseIndex !== op.databaseIndex) continue;
         events.push({ kind: "lock", key, message: `released ${leaseId} ${token}` });
+      }
+      for (const row of this.live.left.values()) {
+        if (op.kind === "flush-database" && row.databaseIndex !== op.databaseIndex) continue;
+        events.push(...eventsOfKeys(row.leaseId, row.reason, [row]));
       }
     }
     return events;
@@ -770,8 +794,9 @@ export class Oracle implements EngineWatcher {
     this.#checkGlued(syncedRevision, "the disk is at");
     this.#glued = [];
     this.#durable = this.durableNow();
-    this.#log = [];
     this.live = this.#durable.clone();
+    this.#log = this.#leftRemovals(current);
+    for (const { ops } of this.#log) for (const op of ops) this.live.apply(simulatedOp(op), current);
     this.#revealed = new Revealed();
     this.#thereSince.clear();
     this.#servesSince = this.#decisions;
@@ -794,6 +819,15 @@ export class Oracle implements EngineWatcher {
       life.deadAtMs = nowMs + this.#paddedMs(life.ttlMs) + Math.min(SPREAD_MS_MAX, life.ttlMs * SPREAD_TTL_FRACTION);
     }
     this.#compareByCommands(engine);
+  }
+
+  /** What ended leases left is gone with the first revision after a take-over. */
+  #leftRemovals(revision: Revision): LoggedOps[] {
+    const ops = this.#leftRemoved.map(({ databaseIndex, key, leaseId, token }): Op => {
+      return { kind: "lease-keys-end", leaseId, reason: "forced", keys: [{ databaseIndex, key, token }] };
+    });
+    this.#leftRemoved = [];
+    return ops.length === 0 ? [] : [{ revision, ops, event: -1 }];
   }
 
   /** What the recovered engine answers about each lease and key: asked, not applied. */
