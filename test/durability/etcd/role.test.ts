@@ -216,6 +216,37 @@ describeWith(["etcd"], "the primary role in etcd", () => {
     await close(store);
   });
 
+  test("is not given up by a beat of a former tenure of the same process", async () => {
+    const cluster = freshCluster();
+    const client = etcdClient(etcd.endpoints);
+    const slow = new FlakyClient(client);
+    const store = etcdStore(slow, cluster);
+    await acquire(store);
+    let isHeld = false;
+    let letGo = (): void => undefined;
+    const mayGo = new Promise<void>((resolve) => {
+      letGo = resolve;
+    });
+    slow.txn = async (request) => {
+      if (!isHeld) {
+        isHeld = true;
+        await mayGo;
+      }
+      return client.txn(request);
+    };
+    const released = beat(store, "released");
+    await until("the beat to be held", () => isHeld);
+    const { epoch } = await acquire(store);
+    letGo();
+    expect(await released).toBe("fenced");
+    const observer = await seenBy(store);
+    expect(observer.view.beat).toMatchObject({ epoch, number: 0 });
+    expect(observer.view.beat?.state).not.toBe("released");
+    expect(await beat(store)).toBe("done");
+    await commit(store, [leasePut("a")], 1);
+    await close(store);
+  });
+
   test("announcements: every node sees every node, newer signs rise, who leaves in order is gone", async () => {
     const cluster = freshCluster();
     const [first, second] = [open(cluster, 1), open(cluster, 2)];
