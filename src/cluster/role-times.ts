@@ -3,8 +3,10 @@
  *
  * The old primary counts its time from before it sent a beat, a candidate from when it saw the same beat. Both last for D; the old
  * one stops `marginMs` earlier. That covers: the two clocks running at different rates for D (2 r D), a pause that neither
- * clock counts (P), and the grain of the clocks (g). Round trips do not appear.
+ * clock counts (P), naps that the suspend guard cannot tell from grain (s), and the grain of the clocks (g). Round trips do not appear.
  */
+
+import { SUSPEND_MS_MIN } from "./suspend-guard.js";
 
 /** r: by how much a machine's clock may run too fast or too slow. 0.1 % is ten times what an undisciplined quartz does. */
 export const CLOCK_RATE_ERROR_MAX = 0.001;
@@ -34,7 +36,7 @@ const BEAT_FAILURES_MAX = 2;
 
 /** The smallest margin that is safe for a duration, in milliseconds. */
 export function safeMarginMs(roleMs: number): number {
-  return Math.ceil(2 * CLOCK_RATE_ERROR_MAX * roleMs + UNCOUNTED_PAUSE_MS_MAX + CLOCK_GRAIN_MS);
+  return Math.ceil(2 * CLOCK_RATE_ERROR_MAX * roleMs + UNCOUNTED_PAUSE_MS_MAX + SUSPEND_MS_MIN + CLOCK_GRAIN_MS);
 }
 
 /** What is wrong with these times, as a sentence for the operator; null when they are sound. */

@@ -16,8 +16,8 @@ export interface SuspendClocks {
   boottimeMs(): number;
 }
 
-/** A difference up to this is grain. */
-export const SUSPEND_MS_MIN = 50;
+/** A difference below this is grain: naps that are shorter, all together, go unnoticed. */
+export const SUSPEND_MS_MIN = 30;
 
 /** A wall clock that moved by so much against the monotonic one is a reason to look. */
 const WALL_JUMP_MS_MIN = 50;

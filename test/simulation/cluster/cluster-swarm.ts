@@ -1,4 +1,5 @@
 import { CLOCK_RATE_ERROR_MAX, safeMarginMs, UNCOUNTED_PAUSE_MS_MAX, type RoleTimes } from "#src/cluster/role-times.js";
+import { SUSPEND_MS_MIN } from "#src/cluster/suspend-guard.js";
 import { DEFAULT_ENGINE_LIMITS } from "#src/engine/limits.js";
 import type { Random } from "../random.js";
 import type { Workload } from "./cluster-client.js";
@@ -106,7 +107,7 @@ function chooseFaults(random: Random, { roleMs }: RoleTimes): ClusterFaults {
     pauseMs: now(0.45, 2),
     pauseMsMax: roleMs * random.pick([0.5, 1.2, 3]),
     suspendMs: now(0.3, 2),
-    suspendMsMax: random.pick([49, roleMs, 3 * roleMs]),
+    suspendMsMax: random.pick([SUSPEND_MS_MIN, roleMs, 3 * roleMs]),
     freezeMs: now(0.3, 1.5),
     freezeMsMax: UNCOUNTED_PAUSE_MS_MAX,
     momentChance: random.pick([0, 0, 0.002]),
