@@ -188,6 +188,11 @@ export class KeeperUnderTest {
     this.store.listener?.onNodes(sightings);
   }
 
+  /** Lets time pass up to a reading of the clock. */
+  advanceTo(atMs: number): void {
+    this.advance(atMs - this.nowMs);
+  }
+
   advance(ms: number): void {
     this.scheduler.advance(ms);
   }
@@ -204,8 +209,8 @@ export class KeeperUnderTest {
     return this.holder.takeOvers;
   }
 
-  /** From standby to primary, without time passing. */
-  becomePrimary(): void {
+  /** From standby to primary. Returns the reading that its time counts from. */
+  becomePrimary(): number {
     this.sees({ fence: null, beat: null });
     this.advance(1);
     const takeOver = this.holder.takeOvers.at(-1);
@@ -213,6 +218,11 @@ export class KeeperUnderTest {
     takeOver.taken();
     takeOver.serves();
     this.sees(viewOf("me", { fence: 20, beat: 21 }));
+    this.advance(1);
+    // It may say at once that it serves.
+    const beats = this.store.beats.splice(0);
+    for (const { answer } of beats) answer(null);
+    return beats.at(-1)?.sentAtMs ?? takeOver.sentAtMs;
   }
 
   /** The beat that waits for its answer. */

@@ -123,11 +123,11 @@ describe("a primary", () => {
 
   test("loses the role when its time is over without a beat that succeeded", () => {
     const node = new KeeperUnderTest();
-    node.becomePrimary();
-    node.advance(termMs - 2);
+    const fromMs = node.becomePrimary();
+    node.advanceTo(fromMs + termMs - 1);
     expect(node.holds).toBe(true);
     expect(node.holder.losses).toHaveLength(0);
-    node.advance(2);
+    node.advance(1);
     expect(node.holds).toBe(false);
     expect(node.holder.losses).toHaveLength(1);
   });
@@ -156,8 +156,7 @@ describe("a primary", () => {
 
   test("gets no time from a beat that failed, and sends the next one soon", () => {
     const node = new KeeperUnderTest();
-    node.becomePrimary();
-    const endMs = (node.takeOvers[0]?.sentAtMs ?? 0) + termMs;
+    const endMs = node.becomePrimary() + termMs;
     node.advance(beatMs);
     node.advance(600);
     node.beatUnderway.answer(unreachable);
@@ -340,10 +339,10 @@ describe("what a keeper does all the time", () => {
 
   test("stopped, it tries for nothing; the term of a primary goes on to its end", () => {
     const node = new KeeperUnderTest();
-    node.becomePrimary();
+    const fromMs = node.becomePrimary();
     node.keeper.stop();
     const { announcements } = node.store;
-    node.advance(termMs - 2);
+    node.advanceTo(fromMs + termMs - 1);
     expect(node.holds).toBe(true);
     node.advance(10 * roleMs);
     expect(node.holds).toBe(false);
