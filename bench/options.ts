@@ -1,13 +1,13 @@
 import { parseArgs } from "node:util";
 
-import { SCENARIO_NAMES, type ScenarioName } from "./report/results.js";
+import { DEFAULT_SCENARIO_NAMES, SCENARIO_NAMES, type ScenarioName } from "./report/results.js";
 
 /** The command line of the benchmark. */
 
 export const USAGE = `npm run bench -- [options]
 
   --quick             small sets, two short rounds: two minutes; to see that it works
-  --only NAME[,NAME]  only these: ${SCENARIO_NAMES.join(", ")}
+  --only NAME[,NAME]  only these: ${SCENARIO_NAMES.join(", ")} (cluster: only when it is named)
   --rounds N          rounds of each comparison (default 3, up to 5 where they differ and time is left, 2 when it is not)
   --seconds S         length of one turn of one system (default 2)
   --dir DIR           data directories go here; choose the disk with it (default bench/results/tmp)
@@ -65,7 +65,7 @@ export function parseCommandLine(argv: readonly string[]): CommandLine {
   const rounds = Math.ceil(positive("--rounds", values.rounds ?? (values.quick ? "2" : `${ROUNDS}`)));
   return {
     quick: values.quick,
-    only: values.only === undefined ? SCENARIO_NAMES : values.only.split(",").map(scenarioName),
+    only: values.only === undefined ? DEFAULT_SCENARIO_NAMES : values.only.split(",").map(scenarioName),
     rounds,
     roundsMax: values.rounds === undefined && !values.quick ? ROUNDS_MAX : rounds,
     roundMs: positive("--seconds", values.seconds ?? (values.quick ? "1" : "2")) * 1000,

@@ -1,21 +1,28 @@
 import { credentials, Client, type ChannelOptions } from "@grpc/grpc-js";
 
-import { chooseId, type EtcdSpec, type LoadConnection, type OnReply } from "./target.js";
+import { chooseId, HOLDER, idDigits, type EtcdSpec, type LoadConnection, type OnReply } from "./target.js";
 
 /**
- * etcd's lease calls over gRPC, as far as a load generator needs them: LeaseGrant, one call each, and LeaseKeepAlive, one
- * stream per connection as etcd's own clients hold it.
+ * etcd's lease calls over gRPC, as far as a load generator needs them: LeaseGrant, one call each, with or without a Txn after it
+ * that puts a key, and LeaseKeepAlive, one stream per connection as etcd's own clients hold it.
  *
- * Its messages here are of whole numbers only, so they are written by hand: a protobuf field of that type is a tag
- * (field number * 8) and the number in groups of seven bits, lowest first, the high bit telling that more follow. What we read back:
+ * Its messages here are small, so they are written by hand: a protobuf field of a whole number is a tag (field number * 8) and the
+ * number in groups of seven bits, lowest first, the high bit telling that more follow; one of bytes, or of another message, is a tag
+ * (field number * 8 + 2), a length and the bytes. What is sent and read back:
  *
  *   grant:       request  TTL = 1, ID = 2      reply  ID = 2, TTL = 3
  *   keep-alive:  request  ID = 1               reply  ID = 2, TTL = 3 (0: no such lease)
+ *   txn:         request  compare = 1, success = 2     reply  succeeded = 2
+ *     compare    target = 2 (1: the revision that made the key), key = 3, that revision = 5 (0: no such key)
+ *     success    put = 2, with key = 1, value = 2, lease = 3
  */
 
 const GRANT_PATH = "/etcdserverpb.Lease/LeaseGrant";
 const KEEP_ALIVE_PATH = "/etcdserverpb.Lease/LeaseKeepAlive";
+const TXN_PATH = "/etcdserverpb.KV/Txn";
 const CALL_DEADLINE_MS = 30_000;
+
+const HOLDER_BYTES = Buffer.from(HOLDER);
 
 /** Connections of their own, as many clients on many machines would have, rather than one shared by all. */
 const CHANNEL_OPTIONS: ChannelOptions = { "grpc.use_local_subchannel_pool": 1 };
@@ -29,27 +36,34 @@ export async function openEtcdConnection(
   await new Promise<void>((resolve, reject) => {
     client.waitForReady(Date.now() + 10_000, (error) => (error ? reject(error) : resolve()));
   });
-  return spec.operation === "grant"
-    ? granter(client, spec, onReply, onLost)
-    : keepAliver(client, spec, onReply, onLost);
+  return spec.operation === "keep-alive"
+    ? keepAliver(client, spec, onReply, onLost)
+    : granter(client, spec, onReply, onLost);
 }
 
 function granter(client: Client, spec: EtcdSpec, onReply: OnReply, onLost: (reason: string) => void): LoadConnection {
+  const call = (
+    path: string,
+    request: Buffer,
+    then: (error: string | null, reply: LeaseReply | undefined) => void,
+  ): void => {
+    const deadline = Date.now() + CALL_DEADLINE_MS;
+    client.makeUnaryRequest(path, sameBytes, decodeReply, request, { deadline }, (error, reply) =>
+      then(error === null ? null : error.message, reply),
+    );
+  };
+  const withKey = spec.operation === "grant-with-key";
   return {
     send(sequence) {
-      // etcd takes 0 for "choose an id"; ours start at 1.
-      const request = encodeFields([
-        [1, spec.ttlS],
-        [2, chooseId(spec.ids, sequence) + 1],
-      ]);
-      client.makeUnaryRequest(
-        GRANT_PATH,
-        sameBytes,
-        decodeReply,
-        request,
-        { deadline: Date.now() + CALL_DEADLINE_MS },
-        (error, reply) => onReply(sequence, error ? error.message : reply && reply.ttlS > 0 ? null : "no TTL granted"),
-      );
+      const id = chooseId(spec.ids, sequence);
+      call(GRANT_PATH, encodeGrant(id, spec.ttlS), (error, granted) => {
+        const fault = error ?? (granted !== undefined && granted.ttlS > 0 ? null : "no TTL granted");
+        if (fault !== null || !withKey) onReply(sequence, fault);
+        else
+          call(TXN_PATH, encodePutUnlessExists(id), (txnError, put) =>
+            onReply(sequence, txnError ?? (put !== undefined && hasSucceeded(put) ? null : "the key existed")),
+          );
+      });
     },
     flush() {},
     close() {
@@ -57,6 +71,27 @@ function granter(client: Client, spec: EtcdSpec, onReply: OnReply, onLost: (reas
       onLost("closed");
     },
   };
+}
+
+/** etcd takes the lease 0 for "choose an id"; ours start at 1. */
+function encodeGrant(id: number, ttlS: number): Buffer {
+  return encodeFields([
+    [1, ttlS],
+    [2, id + 1],
+  ]);
+}
+
+/** The same key and value as the grants of other systems have. */
+export function encodePutUnlessExists(id: number): Buffer {
+  const key = Buffer.from(`lock:${idDigits(id)}`);
+  const compare = Buffer.concat([encodeFields([[2, 1]]), encodeBytes(3, key), Buffer.from([5 * 8, 0])]);
+  const put = Buffer.concat([encodeBytes(1, key), encodeBytes(2, HOLDER_BYTES), encodeFields([[3, id + 1]])]);
+  return Buffer.concat([encodeBytes(1, compare), encodeBytes(2, encodeBytes(2, put))]);
+}
+
+/** Of a transaction's reply: field 2 is whether its conditions held. */
+function hasSucceeded(reply: LeaseReply): boolean {
+  return reply.id === 1;
 }
 
 function keepAliver(
@@ -113,6 +148,12 @@ export function encodeFields(fields: readonly (readonly [number, number])[]): Bu
     bytes.push(rest);
   }
   return Buffer.from(bytes);
+}
+
+/** Up to 127 bytes. */
+function encodeBytes(field: number, bytes: Buffer): Buffer {
+  if (bytes.length > 127) throw new RangeError("a field of more than 127 bytes");
+  return Buffer.concat([Buffer.from([field * 8 + 2, bytes.length]), bytes]);
 }
 
 /** Reads the numbers of fields 2 and 3; skips everything else. */

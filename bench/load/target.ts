@@ -39,7 +39,8 @@ export type TargetSpec =
   | {
       readonly kind: "etcd";
       readonly port: number;
-      readonly operation: "grant" | "keep-alive";
+      /** `grant-with-key`: a grant, and when it is answered a transaction that puts one key unless it exists. */
+      readonly operation: "grant" | "grant-with-key" | "keep-alive";
       readonly ids: IdChoice;
       readonly ttlS: number;
     };
@@ -56,6 +57,9 @@ export interface LoadConnection {
 }
 
 export const ID_DIGITS = 12;
+
+/** What a lock holder would store: as long as a random token. */
+export const HOLDER = "holder-0123456789abc";
 
 export type RespSpec = Extract<TargetSpec, { kind: "resp" }>;
 export type RespCycleSpec = Extract<TargetSpec, { kind: "resp-cycle" }>;

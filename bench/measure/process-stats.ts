@@ -67,7 +67,16 @@ export function readEndedChildrenCpuMs(): number {
 
 /** Resident memory in bytes (VmRSS). Throws when the process is gone. */
 export function readResidentBytes(pid: number): number {
-  const match = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"));
-  if (match === null) throw new Error(`no VmRSS of process ${pid}`);
+  return readStatusBytes(pid, "VmRSS");
+}
+
+/** The most resident memory in bytes that the process has ever had (VmHWM). Throws when the process is gone. */
+export function readPeakResidentBytes(pid: number): number {
+  return readStatusBytes(pid, "VmHWM");
+}
+
+function readStatusBytes(pid: number, field: "VmRSS" | "VmHWM"): number {
+  const match = new RegExp(`^${field}:\\s+(\\d+) kB$`, "m").exec(readFileSync(`/proc/${pid}/status`, "latin1"));
+  if (match === null) throw new Error(`no ${field} of process ${pid}`);
   return Number(match[1]) * 1024;
 }

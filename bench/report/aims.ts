@@ -201,7 +201,7 @@ function ratios(
   return reached;
 }
 
-function reachedBy(ours: Cell, theirs: Cell, figure: Figure, label: string): Reached {
+export function reachedBy(ours: Cell, theirs: Cell, figure: Figure, label: string): Reached {
   const range = ratioOfRounds(
     ours.rounds.map((round) => round[figure]),
     theirs.rounds.map((round) => round[figure]),
@@ -209,7 +209,7 @@ function reachedBy(ours: Cell, theirs: Cell, figure: Figure, label: string): Rea
   return { label, value: range.median, range };
 }
 
-function inverse({ label, value, range }: Reached): Reached {
+export function inverse({ label, value, range }: Reached): Reached {
   const inverted: RatioOfRounds | null =
     range === null ? null : { median: 1 / range.median, lowest: 1 / range.highest, highest: 1 / range.lowest };
   return { label, value: 1 / value, range: inverted };
@@ -221,7 +221,7 @@ export function groupOf(cell: Cell): string {
   return [scenario, operation, load, leases, connections, pipeline, ratePerSecond ?? ""].join("|");
 }
 
-function aim(name: string, comparison: Comparison, target: number, unit: string, reached: Reached[]): Aim {
+export function aim(name: string, comparison: Comparison, target: number, unit: string, reached: Reached[]): Aim {
   const met = reached.length === 0 ? null : reached.every(({ value }) => holds(value, comparison, target));
   return { name, complete: true, comparison, target, unit, reached, met };
 }

@@ -13,7 +13,8 @@ export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, str
   const closed = results.cells.filter((cell) => cell.load !== "open-loop");
   const of = (scenario: Cell["scenario"]): Cell[] => closed.filter((cell) => cell.scenario === scenario);
 
-  const measured = aims.filter((aim) => aim.met !== null);
+  // Nothing is a multiple of nought.
+  const measured = aims.filter((aim) => aim.met !== null && aim.target !== 0);
   if (measured.length > 0) plots.set("aims.svg", aimsPlot(measured));
   const pipelined = (cell: Cell): string => `P=${cell.pipeline}, ${count(cell.leases, "lease")}`;
   add("keepalive-throughput", of("keepalive"), (cells) =>
@@ -65,6 +66,23 @@ export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, str
         ...(cell.pipeline === 1 ? [] : [`${cell.pipeline} at once`]),
       ].join(", "),
     ),
+  );
+  const ofCluster = (operation: Cell["operation"]): Cell[] =>
+    of("cluster").filter((cell) => cell.operation === operation);
+  add("cluster-grant", ofCluster("grant"), (cells) =>
+    bars(
+      "Durable grants per second, through Leasehold and by etcd alone",
+      "per second",
+      cells,
+      "opsPerSecond",
+      connected,
+    ),
+  );
+  add("cluster-grant-cpu", ofCluster("grant"), (cells) =>
+    bars("CPU time per durable grant, the node's etcd included", "us", cells, "cpuUsPerOp", connected),
+  );
+  add("cluster-keepalive", ofCluster("keep-alive"), (cells) =>
+    bars("Keep-alives per second, 50 connections", "per second", cells, "opsPerSecond", (cell) => `P=${cell.pipeline}`),
   );
   addPercentiles(plots, results.cells);
   for (const storm of results.storms) plots.set(`storm-${storm.name}.svg`, stormPlot(storm));

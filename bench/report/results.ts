@@ -18,9 +18,11 @@ export type ScenarioName =
   | "lock-contention"
   | "script"
   | "etcd"
-  | "million";
+  | "million"
+  | "cluster";
 
-export const SCENARIO_NAMES: readonly ScenarioName[] = [
+/** What is run unless the command line says otherwise. */
+export const DEFAULT_SCENARIO_NAMES: readonly ScenarioName[] = [
   "disk",
   "keepalive",
   "keepalive-durable",
@@ -33,6 +35,8 @@ export const SCENARIO_NAMES: readonly ScenarioName[] = [
   "etcd",
   "million",
 ];
+
+export const SCENARIO_NAMES: readonly ScenarioName[] = [...DEFAULT_SCENARIO_NAMES, "cluster"];
 
 /** One round of one system. */
 export interface Round {

@@ -2,6 +2,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
 import { aimsOf } from "./aims.js";
+import { clusterAimsOf, hasCluster, hasOneNode, reportedAims } from "./cluster-aims.js";
 import { plotsOf } from "./plots.js";
 import type { Results, ScenarioOutcome } from "./results.js";
 import { aimsTable, cellsTable, figure, figuresTable, markdown, scenariosTable } from "./tables.js";
@@ -12,12 +13,18 @@ import { aimsTable, cellsTable, figure, figuresTable, markdown, scenariosTable }
  */
 
 /** Between these lines of bench/README.md stands what `--readme` writes. */
-const BEGIN = "<!-- results: begin (written by --readme) -->";
-const END = "<!-- results: end -->";
+interface Place {
+  readonly begin: string;
+  readonly end: string;
+}
+
+const ONE_NODE: Place = { begin: "<!-- results: begin (written by --readme) -->", end: "<!-- results: end -->" };
+/** The scenario `cluster` has a place of its own: it is measured in a run of its own. */
+const SEVERAL_NODES: Place = { begin: "<!-- cluster: begin (written by --readme) -->", end: "<!-- cluster: end -->" };
 
 export function writeReport(directory: string, results: Results): void {
   mkdirSync(directory, { recursive: true });
-  const aims = aimsOf(results);
+  const aims = reportedAims(results);
   writeFileSync(join(directory, "results.json"), `${JSON.stringify(results, finiteOrNull, 1)}\n`);
   const plots = plotsOf(results, aims);
   for (const [name, svg] of plots) writeFileSync(join(directory, name), svg);
@@ -32,30 +39,64 @@ export function readResults(path: string): Results {
 
 /**
  * Replaces the run shown in bench/README.md: everything between the two lines is made from `results`, so that each figure there was
- * measured in the run that it names. `resultsPath` is relative to it.
+ * measured in the run that it names. What the run did not want to measure stays as it was. `resultsPath` is relative to it.
  */
 export function includeInReadme(readmePath: string, results: Results, resultsPath: string): void {
   if (!existsSync(readmePath)) throw new Error(`${readmePath} is missing`);
-  const readme = readFileSync(readmePath, "utf8");
-  const [begin, end] = [readme.indexOf(BEGIN), readme.indexOf(END)];
-  if (begin < 0 || end < begin) throw new Error(`${readmePath} has no place for results`);
-  const text = [
-    BEGIN,
-    "",
+  let readme = readFileSync(readmePath, "utf8");
+  if (hasOneNode(results)) readme = withSection(readme, ONE_NODE, oneNodeSection(results, resultsPath));
+  if (hasCluster(results)) readme = withSection(readme, SEVERAL_NODES, clusterSection(results, resultsPath));
+  writeFileSync(readmePath, readme);
+}
+
+function withSection(readme: string, { begin, end }: Place, lines: readonly string[]): string {
+  const [from, to] = [readme.indexOf(begin), readme.indexOf(end)];
+  if (from < 0 || to < from) throw new Error(`the README has no place for results: ${begin}`);
+  return `${readme.slice(0, from)}${[begin, "", ...lines, ""].join("\n")}${readme.slice(to)}`;
+}
+
+const A_BY_B = "`A : B` is A's figure by B's, round by round: the median, lowest and highest round in parentheses.";
+
+function oneNodeSection(results: Results, resultsPath: string): string[] {
+  return [
     machineLine(results),
     ...diskLine(results),
-    ...missingLine(results.scenarios),
+    ...missingLine(results.scenarios.filter(({ name }) => name !== "cluster")),
     "",
-    `All figures: [results.md](${resultsPath}/results.md), [results.json](${resultsPath}/results.json).`,
+    allFigures(resultsPath),
     "",
     `![How far each aim was reached](${resultsPath}/aims.svg)`,
     "",
-    "`A : B` is A's figure by B's, round by round: the median, lowest and highest round in parentheses.",
+    A_BY_B,
     "",
     markdown(aimsTable(aimsOf(results))),
+  ];
+}
+
+function clusterSection(results: Results, resultsPath: string): string[] {
+  const cells = results.cells.filter(({ scenario }) => scenario === "cluster");
+  const figures = results.figures.filter(({ scenario }) => scenario === "cluster");
+  return [
+    machineLine(results),
+    ...missingLine(results.scenarios.filter(({ name }) => name === "cluster")),
     "",
-  ].join("\n");
-  writeFileSync(readmePath, readme.slice(0, begin) + text + readme.slice(end));
+    allFigures(resultsPath),
+    "",
+    A_BY_B,
+    "",
+    markdown(aimsTable(clusterAimsOf(results))),
+    "",
+    "Medians over rounds. CPU is that of all threads of the measured server; for grants through Leasehold, of the node and its etcd together.",
+    "`load` is the generator's: near 1.0 it, not the server, may have been the limit.",
+    "",
+    markdown(cellsTable(cells)),
+    "",
+    markdown(figuresTable(figures)),
+  ];
+}
+
+function allFigures(resultsPath: string): string {
+  return `All figures: [results.md](${resultsPath}/results.md), [results.json](${resultsPath}/results.json).`;
 }
 
 function page(results: Results, plots: readonly string[]): string {
@@ -70,9 +111,9 @@ function page(results: Results, plots: readonly string[]): string {
     "",
     "## Aims",
     "",
-    "`A : B` is A's figure by B's, round by round: the median, lowest and highest round in parentheses.",
+    A_BY_B,
     "",
-    markdown(aimsTable(aimsOf(results))),
+    markdown(aimsTable(reportedAims(results))),
     "",
     "## Comparisons",
     "",
@@ -105,7 +146,8 @@ function diskLine({ figures }: Results): string[] {
 /** What a reader would otherwise take for measured. */
 function missingLine(scenarios: readonly ScenarioOutcome[]): string[] {
   const missing = scenarios
-    .filter(({ state }) => state !== "measured")
+    // `cluster` is not part of a run that does not ask for it.
+    .filter(({ name, state }) => state !== "measured" && !(name === "cluster" && state === "left out"))
     .map(({ name, state, reason }) => `\`${name}\` (${state}${reason === null ? "" : `: ${reason}`})`);
   return missing.length === 0 ? [] : ["", `**Not measured, or in part only:** ${missing.join(", ")}.`];
 }

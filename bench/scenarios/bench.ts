@@ -6,8 +6,8 @@ import { runRedisBenchmark } from "../load/redis-benchmark.js";
 import { LatencyHistogram } from "../measure/latency.js";
 import { cpuBetween, type CpuReading } from "../measure/process-stats.js";
 import { median } from "../measure/statistics.js";
-import { launch, type Places } from "../systems/launch.js";
-import type { ServerProcess, SystemName } from "../systems/system.js";
+import { launch, type Places, type SingleSystemName } from "../systems/launch.js";
+import type { ServerProcess } from "../systems/system.js";
 
 /**
  * One run of the benchmark: its options, what it has found so far, and the ways to measure. The systems of a comparison are
@@ -29,6 +29,8 @@ export interface Contender {
   /** Where the comparison has several: in which way the operation is done. */
   readonly way?: string;
   readonly argv: readonly string[];
+  /** Processes whose CPU time an operation costs, too. */
+  readonly helpers?: readonly ServerProcess[];
 }
 
 export interface GeneratorContender extends Contender {
@@ -75,7 +77,7 @@ export class Bench {
 
   /** Starts the systems, hands them to `use` in the same order, discards them and their directories afterwards. */
   async withServers(
-    names: readonly SystemName[],
+    names: readonly SingleSystemName[],
     use: (servers: readonly ServerProcess[]) => Promise<void>,
   ): Promise<void> {
     const servers: ServerProcess[] = [];
@@ -83,11 +85,12 @@ export class Bench {
       for (const name of names) servers.push(await launch(name, this.options.places));
       await use(servers);
     } finally {
-      for (const server of servers) await this.#retire(server);
+      for (const server of servers) await this.retire(server);
     }
   }
 
-  async #retire(server: ServerProcess): Promise<void> {
+  /** Ends a server and removes its data. */
+  async retire(server: ServerProcess): Promise<void> {
     // A profiled server writes its profile at a graceful end.
     if (this.options.places.nodeFlags.length > 0) await server.stop();
     await server.discard();
@@ -128,7 +131,7 @@ export class Bench {
   }
 
   async #redisBenchmarkRound(shape: LoadShape, contender: Contender, requests: number): Promise<Round> {
-    const before = contender.server.cpu();
+    const before = cpuOf(contender);
     const run = await runRedisBenchmark(
       {
         port: contender.server.port,
@@ -140,7 +143,7 @@ export class Bench {
       },
       this.options.roundMs * 20 + 30_000,
     );
-    const cpu = cpuBetween(before, contender.server.cpu());
+    const cpu = cpuBetween(before, cpuOf(contender));
     return roundOf(
       run,
       run.requests,
@@ -171,7 +174,7 @@ export class Bench {
         load = job.kind === "open" ? "open-loop" : "closed-loop";
         ratePerSecond = job.kind === "open" ? job.ratePerSecond : null;
         await contender.prepare?.(round);
-        const { run, cpu } = await this.#generatorRound(contender.server, job);
+        const { run, cpu } = await this.#generatorRound(contender, job);
         runs[index]?.push(run);
         latencies[index]?.add(run.latency);
         lags[index]?.add(run.lag);
@@ -192,12 +195,13 @@ export class Bench {
     return runs;
   }
 
-  async #generatorRound(server: ServerProcess, job: GeneratorJob): Promise<{ run: GeneratorRun; cpu: CpuReading }> {
-    let before = server.cpu();
+  async #generatorRound(contender: Contender, job: GeneratorJob): Promise<{ run: GeneratorRun; cpu: CpuReading }> {
+    const { server } = contender;
+    let before = cpuOf(contender);
     let after = before;
     const run = await runGenerator(job, job.warmupMs + job.durationMs + 60_000, {
-      onMeasureStart: () => (before = server.cpu()),
-      onMeasureEnd: () => (after = server.cpu()),
+      onMeasureStart: () => (before = cpuOf(contender)),
+      onMeasureEnd: () => (after = cpuOf(contender)),
     });
     if (run.errors > 0) throw new Error(`${server.name}: ${run.errors} wrong replies, the first: ${run.firstError}`);
     if (run.unanswered > 0) this.note(`${server.name}: ${run.unanswered} requests of ${run.sent} had no reply in time`);
@@ -228,6 +232,12 @@ export class Bench {
     this.cells.push(cell);
     this.say(`  ${describeCell(cell)}`);
   }
+}
+
+/** The main thread is the server's own. */
+function cpuOf({ server, helpers = [] }: Contender): CpuReading {
+  const { processMs, mainThreadMs } = server.cpu();
+  return { processMs: helpers.reduce((sum, helper) => sum + helper.cpu().processMs, processMs), mainThreadMs };
 }
 
 function roundOf(

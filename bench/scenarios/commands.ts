@@ -1,6 +1,6 @@
 import { runClosedLoop } from "../load/closed-loop.js";
 import { withClient } from "../load/resp-connection.js";
-import type { TargetSpec } from "../load/target.js";
+import { HOLDER, type TargetSpec } from "../load/target.js";
 import type { ServerProcess } from "../systems/system.js";
 
 /**
@@ -12,13 +12,10 @@ import type { ServerProcess } from "../systems/system.js";
 export const TTL_MS = 3_600_000;
 const TTL_S = TTL_MS / 1000;
 
-/** What a lock holder would store: as long as a random token. */
-export const HOLDER = "holder-0123456789abc";
-
 export const REDIS_BENCHMARK_ID = "__rand_int__";
 
 export function isLeasehold(server: ServerProcess): boolean {
-  return server.name === "leasehold" || server.name === "leasehold-tmpfs";
+  return server.name.startsWith("leasehold");
 }
 
 /** Renew one lease, as redis-benchmark arguments. */
@@ -48,7 +45,9 @@ export function keepAliveTarget(server: ServerProcess, leases: number): TargetSp
 export function grantTarget(server: ServerProcess, from: number, withKey: boolean): TargetSpec {
   const ids = { kind: "sequence", from } as const;
   const port = server.port;
-  if (server.name === "etcd") return { kind: "etcd", port, operation: "grant", ids, ttlS: TTL_S };
+  if (server.name === "etcd") {
+    return { kind: "etcd", port, operation: withKey ? "grant-with-key" : "grant", ids, ttlS: TTL_S };
+  }
   if (isLeasehold(server)) {
     const key = withKey ? ["KEY", "lock:{id}", HOLDER] : [];
     return {

@@ -1,4 +1,5 @@
 import type { ScenarioName } from "../report/results.js";
+import type { SingleSystemName } from "../systems/launch.js";
 import type { ServerProcess, SystemName } from "../systems/system.js";
 import type { Bench } from "./bench.js";
 import { checkAlive, fill, keepAliveArgv, keepAliveTarget, warmUp } from "./commands.js";
@@ -15,7 +16,7 @@ export function leaseCounts(bench: Bench): readonly number[] {
 
 async function overLeaseCounts(
   bench: Bench,
-  names: readonly SystemName[],
+  names: readonly SingleSystemName[],
   measure: (leases: number, servers: readonly ServerProcess[]) => Promise<void>,
 ): Promise<void> {
   for (const leases of leaseCounts(bench)) {

@@ -4,7 +4,8 @@ import { withClient } from "../load/resp-connection.js";
 import type { CycleStep } from "../load/target.js";
 import type { ServerProcess } from "../systems/system.js";
 import type { Bench, GeneratorContender } from "./bench.js";
-import { fill, HOLDER, REDIS_BENCHMARK_ID, TTL_MS } from "./commands.js";
+import { fill, REDIS_BENCHMARK_ID, TTL_MS } from "./commands.js";
+import { HOLDER } from "../load/target.js";
 
 /**
  * Locks: taken and given back by clients that do not meet; one lock that all want; and the scripts with which lock libraries

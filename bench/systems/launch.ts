@@ -19,8 +19,11 @@ export interface Places {
 
 let launches = 0;
 
+/** What runs by itself: for the others see cluster.ts. */
+export type SingleSystemName = Exclude<SystemName, "leasehold-etcd">;
+
 /** Starts one system on a fresh directory. */
-export async function launch(name: SystemName, places: Places): Promise<ServerProcess> {
+export async function launch(name: SingleSystemName, places: Places): Promise<ServerProcess> {
   const parent = name === "leasehold-tmpfs" ? places.tmpfsDirectory : places.diskDirectory;
   const ownDirectory = join(parent, `${name}-${process.pid}-${++launches}`);
   const port = await freePort();
@@ -46,7 +49,7 @@ export async function launch(name: SystemName, places: Places): Promise<ServerPr
         argv: etcdArguments(port, await freePort(), ownDirectory),
         port,
         directory: ownDirectory,
-        isReady: () => isHealthy(port),
+        isReady: () => isEtcdHealthy(port),
         readyMsMax: 30_000,
       });
   }
@@ -108,7 +111,8 @@ async function holds(port: number, condition: (client: RespClient) => Promise<bo
   }
 }
 
-async function isHealthy(port: number): Promise<boolean> {
+/** Whether an etcd member has a leader and answers. */
+export async function isEtcdHealthy(port: number): Promise<boolean> {
   try {
     const response = await fetch(`http://127.0.0.1:${port}/health`, { signal: AbortSignal.timeout(1000) });
     return response.ok && (await response.text()).includes("true");

@@ -2,19 +2,20 @@ import type { ChildProcess } from "node:child_process";
 import { mkdirSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 
-import { readCpu, readResidentBytes, type CpuReading } from "../measure/process-stats.js";
+import { readCpu, readPeakResidentBytes, readResidentBytes, type CpuReading } from "../measure/process-stats.js";
 import { ended, startChild } from "./children.js";
 
 /**
  * A server under test: started on a free port of 127.0.0.1 with a directory of its own, measured from outside, stopped.
  */
 
-export type SystemName = "leasehold" | "leasehold-tmpfs" | "redis-memory" | "redis-always" | "etcd";
+export type SystemName = "leasehold" | "leasehold-tmpfs" | "leasehold-etcd" | "redis-memory" | "redis-always" | "etcd";
 
 /** How each system is called in tables and plots. */
 export const SYSTEM_LABELS: Record<SystemName, string> = {
   leasehold: "Leasehold",
   "leasehold-tmpfs": "Leasehold, data on tmpfs",
+  "leasehold-etcd": "Leasehold on etcd",
   "redis-memory": "Redis, no persistence",
   "redis-always": "Redis, appendfsync always",
   etcd: "etcd",
@@ -82,6 +83,16 @@ export class ServerProcess {
 
   residentBytes(): number {
     return readResidentBytes(this.pid);
+  }
+
+  /** The most that it has had at any moment. */
+  peakResidentBytes(): number {
+    return readPeakResidentBytes(this.pid);
+  }
+
+  /** Sends a signal and does not wait. */
+  signal(signal: NodeJS.Signals): void {
+    this.#child.kill(signal);
   }
 
   /** SIGTERM, SIGKILL after 30 s; the directory stays. */
