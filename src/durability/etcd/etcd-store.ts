@@ -40,6 +40,8 @@ export interface EtcdStoreOptions {
   readonly txnOperationsMax?: number;
   /** Below etcd's --max-request-bytes. */
   readonly txnBytesMax?: number;
+  /** Rows that one transaction may delete by a range. */
+  readonly clearedRowsMax?: number;
   /** Rows are loaded in slices of about this size: one slice is one turn of the loop. */
   readonly pageBytes?: number;
   /** How much a load reads from etcd at a time. */
@@ -53,6 +55,7 @@ export interface EtcdStoreOptions {
 const RESOLVE_MS_MAX = 3_000;
 const TXN_OPERATIONS_MAX = 128;
 const TXN_BYTES_MAX = 1_400_000;
+const CLEARED_ROWS_MAX = 20_000;
 const PAGE_BYTES = 128 * 1024;
 const RANGE_BYTES = 16 * 1024 * 1024;
 const QUOTA_BYTES = 2 * 1024 * 1024 * 1024;
@@ -148,6 +151,7 @@ export class EtcdStore implements SharedStore {
       limits: {
         operationsMax: this.#options.txnOperationsMax ?? TXN_OPERATIONS_MAX,
         bytesMax: this.#options.txnBytesMax ?? TXN_BYTES_MAX,
+        clearedRowsMax: this.#options.clearedRowsMax ?? CLEARED_ROWS_MAX,
       },
       onBump: () => {
         this.#fenceBumps += 1;

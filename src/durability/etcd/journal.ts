@@ -2,8 +2,9 @@ import { invariant } from "../../engine/invariant.js";
 import { asBuffer } from "../batch.js";
 import { type CommitBatch, StoreError } from "../store.js";
 import { cutIntoParts, foldBatch, operationBytes } from "./batch-plan.js";
-import type { EtcdCalls } from "./etcd-client.js";
-import type { TxnOperation } from "./protocol.js";
+import { EtcdError, type EtcdCalls } from "./etcd-client.js";
+import type { PackedRows, TxnOperation } from "./protocol.js";
+import { type ReadPatience, readPatiently } from "./reading.js";
 import { decodeJournalHead, encodeJournalHead, type EtcdKeys } from "./rows.js";
 import type { Tenure } from "./tenure.js";
 
@@ -19,6 +20,9 @@ import type { Tenure } from "./tenure.js";
  * stays until the next batch, whose first transaction deletes it together with its own writes: between the two nothing else was
  * written, so applying the batch once more, although it was complete, changes nothing.
  *
+ * A range of very many rows (a FLUSHALL) is not deleted at once either: etcd does nothing else meanwhile, not even a beat. It is
+ * deleted piece by piece, as a part of a batch in the journal.
+ *
  * Invariants:
  *  1. while `j/head` is there, its pieces are whole, and no batch after it has changed a row
  *  2. what is in the journal fits into transactions: it was cut before it was written
@@ -29,6 +33,23 @@ export interface TxnLimits {
   readonly operationsMax: number;
   /** Keys and values of one transaction: below etcd's --max-request-bytes, which counts more than those. */
   readonly bytesMax: number;
+  /** Rows that one transaction may delete by a range: some 100 ms of etcd's time. */
+  readonly clearedRowsMax: number;
+}
+
+export interface BatchJournalOptions extends ReadPatience {
+  readonly client: EtcdCalls;
+  readonly keys: EtcdKeys;
+  readonly limits: TxnLimits;
+}
+
+type RangeDelete = TxnOperation & { readonly kind: "delete"; readonly end: Uint8Array };
+
+/** What a batch is made of. */
+interface BatchPlan {
+  readonly parts: readonly TxnOperation[][];
+  /** Ranges of more rows than one transaction may delete. */
+  readonly heavy: readonly RangeDelete[];
 }
 
 /** Transactions of one batch under way at a time: etcd syncs those together that come together. */
@@ -37,24 +58,26 @@ const PARTS_IN_FLIGHT_MAX = 8;
 /** Writes the batches of one tenure, one at a time. */
 export class BatchJournal {
   readonly #tenure: Tenure;
+  readonly #options: BatchJournalOptions;
   readonly #keys: EtcdKeys;
   readonly #limits: TxnLimits;
   /** `j/head` is there, of a batch that is applied. */
   #headStands = false;
 
-  constructor(tenure: Tenure, keys: EtcdKeys, limits: TxnLimits) {
+  constructor(tenure: Tenure, options: BatchJournalOptions) {
     this.#tenure = tenure;
-    this.#keys = keys;
-    this.#limits = limits;
+    this.#options = options;
+    this.#keys = options.keys;
+    this.#limits = options.limits;
   }
 
   /** Returns when the batch is durable and applied. Throws StoreError. */
   async write(batch: CommitBatch): Promise<void> {
-    const parts = this.#cut(batch.bytes);
-    const [only = []] = parts;
-    if (parts.length > 1) {
+    const plan = await this.#plan(batch.bytes);
+    const [only = []] = plan.parts;
+    if (plan.parts.length > 1 || plan.heavy.length > 0) {
       await this.#writeJournal(batch);
-      await this.#apply(parts);
+      await this.#apply(plan);
       return;
     }
     await this.#tenure.write(this.#headStands ? [...only, this.#dropJournal()] : only);
@@ -65,7 +88,8 @@ export class BatchJournal {
    * After a take-over: finishes the batch that the journal holds, if it is decided, and empties the journal. Returns true when rows may
    * have changed.
    */
-  async recover(client: EtcdCalls): Promise<boolean> {
+  async recover(): Promise<boolean> {
+    const { client } = this.#options;
     const { rows, more } = await client.range({ ...this.#keys.journalRange, limit: 1 });
     if (rows.length === 0 && !more) return false;
     const head = (await client.range({ key: this.#keys.journalHead })).rows[0];
@@ -80,7 +104,7 @@ export class BatchJournal {
       if (pieces.length !== parts || batch.length !== bytes) {
         throw new StoreError("damaged", `the journal in etcd has ${batch.length} bytes, its head says ${bytes}`);
       }
-      await this.#apply(this.#cut(batch));
+      await this.#apply(await this.#plan(batch));
     }
     await this.#tenure.write([this.#dropJournal()]);
     this.#headStands = false;
@@ -88,16 +112,25 @@ export class BatchJournal {
   }
 
   /** Cuts a batch into transactions, with room for one more operation in each. Throws StoreError when a row fits none. */
-  #cut(packed: Uint8Array): TxnOperation[][] {
+  async #plan(packed: Uint8Array): Promise<BatchPlan> {
     const { operationsMax, bytesMax } = this.#limits;
-    const operations = foldBatch(packed, this.#keys.rowPrefix);
-    for (const operation of operations) {
+    const light: TxnOperation[] = [];
+    const heavy: RangeDelete[] = [];
+    for (const operation of foldBatch(packed, this.#keys.rowPrefix)) {
       const bytes = operationBytes(operation);
       if (bytes > bytesMax) {
         throw new StoreError("write-failed", `a row of ${bytes} bytes is more than etcd takes (${bytesMax})`);
       }
+      if (isRangeDelete(operation) && (await this.#isHeavy(operation))) heavy.push(operation);
+      else light.push(operation);
     }
-    return cutIntoParts(operations, operationsMax - 1, bytesMax);
+    return { parts: cutIntoParts(light, operationsMax - 1, bytesMax), heavy };
+  }
+
+  async #isHeavy({ key, end }: RangeDelete): Promise<boolean> {
+    const { client } = this.#options;
+    const { count } = await readPatiently(this.#options, () => client.range({ key, end, countOnly: true }));
+    return count > this.#limits.clearedRowsMax;
   }
 
   async #writeJournal(batch: CommitBatch): Promise<void> {
@@ -122,7 +155,8 @@ export class BatchJournal {
   }
 
   /** Writes all parts. When one fails, those under way are waited for: nothing of a batch is sent once its outcome is told. */
-  async #apply(parts: readonly TxnOperation[][]): Promise<void> {
+  async #apply({ parts, heavy }: BatchPlan): Promise<void> {
+    for (const range of heavy) await this.#clear(range);
     let next = 0;
     const lane = async (): Promise<void> => {
       for (;;) {
@@ -136,7 +170,43 @@ export class BatchJournal {
     for (const outcome of await Promise.allSettled(lanes)) if (outcome.status === "rejected") throw outcome.reason;
   }
 
+  /** Deletes a range a piece at a time. Nobody else writes rows, so what was read is what is there. */
+  async #clear({ key, end }: RangeDelete): Promise<void> {
+    let limit = this.#limits.clearedRowsMax;
+    for (let from = key; ;) {
+      const found = await this.#keysFrom(from, end, limit);
+      if (found === null) {
+        limit = Math.ceil(limit / 10);
+        continue;
+      }
+      const { more, lastKey } = found;
+      if (!more || lastKey === null) {
+        await this.#tenure.write([{ kind: "delete", key: from, end }]);
+        return;
+      }
+      const next = Buffer.concat([lastKey, Buffer.from([0])]);
+      await this.#tenure.write([{ kind: "delete", key: from, end: next }]);
+      from = next;
+    }
+  }
+
+  /** So many keys of a range; null when they are too long for one reply. */
+  async #keysFrom(key: Uint8Array, end: Uint8Array, limit: number): Promise<PackedRows | null> {
+    const { client } = this.#options;
+    const range = { key, end, limit, keysOnly: true };
+    try {
+      return await readPatiently(this.#options, () => client.rangePacked(range), ["reply-too-large"]);
+    } catch (error) {
+      if (error instanceof EtcdError && limit > 1) return null;
+      throw error;
+    }
+  }
+
   #dropJournal(): TxnOperation {
     return { kind: "delete", ...this.#keys.journalRange };
   }
+}
+
+function isRangeDelete(operation: TxnOperation): operation is RangeDelete {
+  return operation.kind === "delete" && operation.end !== undefined;
 }

@@ -34,6 +34,9 @@ export interface RangeRequest {
   readonly limit?: number;
   /** 0 or absent: the newest. */
   readonly revision?: number;
+  readonly keysOnly?: boolean;
+  /** No rows, only how many there are. */
+  readonly countOnly?: boolean;
 }
 
 export interface RangeReply {
@@ -42,6 +45,8 @@ export interface RangeReply {
   readonly rows: readonly KeyValue[];
   /** More rows lie in the range than the limit allowed. */
   readonly more: boolean;
+  /** How many rows lie in the range, whatever the limit. */
+  readonly count: number;
 }
 
 /** The reply to a range of very many rows, as it came: `PackedRowReader` walks it, a slice at a time. */
@@ -132,6 +137,8 @@ function writeRange(writer: Writer, range: RangeRequest): void {
   writeBytes(writer, 2, range.end);
   writeNumber(writer, 3, range.limit);
   writeNumber(writer, 4, range.revision);
+  writeNumber(writer, 8, range.keysOnly === true ? 1 : 0);
+  writeNumber(writer, 9, range.countOnly === true ? 1 : 0);
 }
 
 export function encodeRange(request: RangeRequest): Buffer {
@@ -267,11 +274,12 @@ const EMPTY: Buffer = Buffer.alloc(0);
 
 function readRange(reader: Reader, end: number): RangeReply {
   const rows: KeyValue[] = [];
-  const reply = { revision: 0, rows, more: false };
+  const reply = { revision: 0, rows, more: false, count: 0 };
   eachField(reader, end, (field) => {
     if (field === 1) reply.revision = readHeader(reader);
     else if (field === 2) rows.push(readRow(reader));
     else if (field === 3) reply.more = readNumber(reader) !== 0;
+    else if (field === 4) reply.count = readNumber(reader);
     else return false;
     return true;
   });

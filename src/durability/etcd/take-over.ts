@@ -59,7 +59,7 @@ const META_PAGE_BYTES = 4096;
 
 /** Throws StoreError: `fenced` when somebody else has taken, or kept, the role; `format`, `damaged`, `unusable`, `write-failed`. */
 export async function takeOver(options: TakeOverOptions, view: RoleView | null): Promise<TakenOver> {
-  const { client, keys, resolveMsMax } = options;
+  const { keys, resolveMsMax } = options;
   const patience = { ...options, patienceMs: resolveMsMax };
   const before = await readPatiently(patience, () => readRoleAndMeta(options));
   const from = view ?? before.view;
@@ -69,8 +69,8 @@ export async function takeOver(options: TakeOverOptions, view: RoleView | null):
   const fenceRevision = await writeFence(options, guards, epoch);
   options.onFenced();
   const tenure = new Tenure(options, epoch, fenceRevision);
-  const journal = new BatchJournal(tenure, keys, options.limits);
-  await readPatiently(patience, () => journal.recover(client));
+  const journal = new BatchJournal(tenure, patience);
+  await readPatiently(patience, () => journal.recover());
   const { meta, hasRows } = await readPatiently(patience, () => readRoleAndMeta(options));
   if (meta.incarnation === null && hasRows) {
     throw new StoreError("damaged", "etcd has rows of leases, but not the row that says whose they are");

@@ -32,6 +32,11 @@ export class CutProxy {
     return `127.0.0.1:${address.port}`;
   }
 
+  /** What is held by now, as text with one character per byte. */
+  get heldText(): string {
+    return Buffer.concat(this.#held.map(({ bytes }) => bytes)).toString("latin1");
+  }
+
   /** Breaks all connections, both ways. What is held is lost. */
   cut(): void {
     this.#held = [];

@@ -24,7 +24,7 @@ export type Fate =
 export class FlakyClient implements EtcdCalls {
   readonly #client: EtcdCalls;
   /** Decides what becomes of the nth transaction that writes. */
-  fate: (index: number) => Fate = () => "pass";
+  fate: (index: number, request: TxnRequest) => Fate = () => "pass";
   /** Changes a request on its way. */
   alter: (request: TxnRequest) => TxnRequest = (request) => request;
   writes = 0;
@@ -53,7 +53,7 @@ export class FlakyClient implements EtcdCalls {
   async txn(request: TxnRequest): Promise<TxnReply> {
     return this.#alive(async () => {
       if (request.success.every((operation) => operation.kind === "range")) return this.#client.txn(request);
-      const fate = this.fate(this.writes);
+      const fate = this.fate(this.writes, request);
       this.writes += 1;
       this.#dead = fate === "die-before" || fate === "die-after";
       const isSent = fate !== "lose-request" && fate !== "die-before";

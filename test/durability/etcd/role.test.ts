@@ -204,8 +204,11 @@ describeWith(["etcd"], "the primary role in etcd", () => {
     const wait = new Promise<void>((resolve) => {
       answer = resolve;
     });
-    const writesBefore = client.writes;
-    client.fate = (index) => (index === writesBefore ? "lose-reply" : "pass");
+    let commits = 0;
+    client.fate = (_index, { success }) => {
+      const isCommit = success.some((operation) => Buffer.from(operation.key).includes("/r/"));
+      return isCommit && (commits += 1) === 1 ? "lose-reply" : "pass";
+    };
     const committed = commit(store, [leasePut("a")], 1).finally(answer);
     const beats: string[] = [];
     while (beats.length < 3) beats.push(await beat(store));

@@ -112,7 +112,8 @@ describeWith(["etcd"], "a commit whose outcome is unknown", () => {
     if (!isGuarded) client.alter = (request) => ({ ...request, guards: [] });
     proxy.requests = "hold";
     const committed = commit(store, [leasePut("a", { ttlMs: 1 })], 1);
-    await until("the transaction to be held", () => proxy.requestBytesHeld > 0);
+    // All of it: its last field is the read of the fence that a refusal would answer with.
+    await until("the transaction to be held", () => /m\/revision[^]*fence/.test(proxy.heldText));
     const deliver = proxy.takeHeld();
     await committed;
     await commit(store, [leasePut("a", { ttlMs: 2 })], 2);
@@ -197,8 +198,12 @@ describeWith(["etcd"], "a batch of several transactions", () => {
 
   afterAll(() => etcd.stop());
 
-  const BEFORE: Op[] = [leasePut("old"), keyPut("old", "k1"), keyPut("old", "k2", { databaseIndex: 1 })];
-  /** Two pieces of journal, then several parts; rows of before are changed, deleted and flushed. */
+  const BEFORE: Op[] = [
+    leasePut("old"),
+    keyPut("old", "k1"),
+    ...Array.from({ length: 5 }, (_, index) => keyPut("old", `k2-${index}`, { databaseIndex: 1 })),
+  ];
+  /** A flush of more rows than are deleted at once, two pieces of journal, then several parts; rows of before are changed, deleted and flushed. */
   const BATCH: Op[] = [
     { kind: "flush-database", databaseIndex: 1 },
     ...Array.from({ length: 9 }, (_, index) => leasePut(`new${index}`, { label: "x".repeat(40) })),
@@ -213,7 +218,7 @@ describeWith(["etcd"], "a batch of several transactions", () => {
     leasePut("old", { ttlMs: 5 }),
     keyPut("new1", "kept", { databaseIndex: 1 }),
   ];
-  const SMALL = { txnOperationsMax: 5, txnBytesMax: 1_200 };
+  const SMALL = { txnOperationsMax: 5, txnBytesMax: 1_200, clearedRowsMax: 2 };
 
   /** Commits BEFORE and then BATCH, of which the nth transaction meets its fate. */
   async function commitWith(fate: (index: number) => Fate, resolveMsMax: number) {
