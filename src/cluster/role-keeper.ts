@@ -233,13 +233,13 @@ export class RoleKeeper implements RoleTerm, ClusterView {
 
   #beat(): void {
     if (this.#beatInFlight) return;
-    const { clock, store, times, log } = this.#options;
+    const { clock, store, times, log, holder } = this.#options;
     const tenure = this.#tenure;
     const sentAtMs = clock.monotonicMs();
     const sleeps = this.#sleeps;
     this.#beatInFlight = true;
     this.#beatDueMs = sentAtMs + times.beatMs;
-    store.beat("serving", (error) => {
+    store.beat(holder.roleName === "primary" ? "serving" : "loading", (error) => {
       this.#beatInFlight = false;
       const nowMs = clock.monotonicMs();
       if (this.#releaseAfterBeat) this.#release();
@@ -330,7 +330,13 @@ export class RoleKeeper implements RoleTerm, ClusterView {
     };
     holder.takeOver(taken, (error) => {
       this.#takingOver = false;
-      if (error === null || tenure !== this.#tenure) return;
+      if (tenure !== this.#tenure) return;
+      if (error === null) {
+        // It serves: the others hear of it with the next beat.
+        this.#beatDueMs = -Infinity;
+        this.#arm();
+        return;
+      }
       this.#endTenure();
       this.#tryLater(error);
     });
@@ -371,9 +377,10 @@ export class RoleKeeper implements RoleTerm, ClusterView {
 
   primary(): NodeAddress | null {
     const { roleName } = this.#options.holder;
-    if (this.hasTerm && (roleName === "primary" || roleName === "loading")) return this.self;
-    const { fence } = this.#view;
-    if (fence === null || isReleased(this.#view)) return null;
+    if (this.hasTerm && roleName === "primary") return this.self;
+    const { fence, beat } = this.#view;
+    // One that still loads answers LOADING, and clients that are sent there take it for a failure.
+    if (fence === null || beat?.state === "loading" || isReleased(this.#view)) return null;
     // A former tenure of this very process: it has no term, so nobody has.
     if (fence.incarnation === this.#options.incarnation) return null;
     return this.primarySeenAgoMs() < this.#options.times.roleMs ? fence.node : null;

@@ -35,8 +35,11 @@ export interface BeatRow {
   readonly epoch: number;
   /** Counts the beats of one tenure. */
   readonly number: number;
-  /** `released`: the node has given the role up, nobody needs to wait for its time to run out. */
-  readonly state: "serving" | "released";
+  /**
+   * `loading`: it has the role and does not serve yet; so a take-over writes it. `released`: the node has given the role up, nobody needs to
+   * wait for its time to run out.
+   */
+  readonly state: "loading" | "serving" | "released";
   readonly modRevision: number;
 }
 

@@ -91,9 +91,12 @@ export function decodeFence(row: KeyValue): StoredFence {
 
 export function decodeBeat(row: KeyValue): BeatRow {
   const { epoch, number, state } = parse(row);
-  if (!isCount(epoch) || !isCount(number) || (state !== "serving" && state !== "released")) throw damaged(row);
+  if (!isCount(epoch) || !isCount(number) || !isBeatState(state)) throw damaged(row);
   return { epoch, number, state, modRevision: row.modRevision };
 }
+
+const isBeatState = (state: unknown): state is BeatRow["state"] =>
+  state === "loading" || state === "serving" || state === "released";
 
 export function decodeNode(row: KeyValue): NodeSighting {
   const node = parse(row);

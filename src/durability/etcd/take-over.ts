@@ -145,7 +145,7 @@ async function writeFence(options: TakeOverOptions, guards: readonly RevisionGua
         guards,
         success: [
           { kind: "put", key: keys.fence, value: encodeFence({ epoch, node, incarnation, tenure }) },
-          { kind: "put", key: keys.beat, value: encodeBeat(epoch, 0, "serving") },
+          { kind: "put", key: keys.beat, value: encodeBeat(epoch, 0, "loading") },
         ],
         failure: [{ kind: "range", ...keys.roleRange }],
       });

@@ -20,6 +20,7 @@ import { StoreError, type CommitBatch, type Done, type RowPage, type StoreIdenti
 import type { ByteString } from "#src/engine/reply.js";
 import type { NodeAddress } from "#src/ports.js";
 import type { ClusterHost } from "./cluster-host.js";
+import { decodeFenceValue, decodeJson, type FenceValue, type Layout } from "./role-rows.js";
 import { demand } from "./rules.js";
 import type { SimLink } from "./sim-link.js";
 import {
@@ -53,38 +54,18 @@ export const CORRECT_STORE: StoreBugs = {
   takesOverWithoutBeat: false,
 };
 
-export const FENCE = "fence";
-export const BEAT = "beat";
-/** Rows of the schema lie behind this. */
-export const ROW_PREFIX = "r/";
+const FENCE = "fence";
+const BEAT = "beat";
+const ROW_PREFIX = "r/";
 const NODE_PREFIX = "n/";
 
-const endOf = (prefix: string): string => `${prefix}\xff`;
+export const SIMPLE_LAYOUT: Layout = { fence: FENCE, rowPrefix: ROW_PREFIX };
 
-/** What a fence row holds; `tenure` counts the take-overs that a process tried. */
-export interface FenceValue {
-  readonly epoch: number;
-  readonly node: NodeAddress;
-  readonly incarnation: string;
-  readonly tenure: number;
-}
+const endOf = (prefix: string): string => `${prefix}\xff`;
 
 type BeatValue = Pick<BeatRow, "epoch" | "number" | "state">;
 
 const encode = (value: object): Uint8Array => Buffer.from(JSON.stringify(value));
-
-/** Rows never change in place, so each is parsed once. */
-const parsed = new WeakMap<Uint8Array, object>();
-
-function decodeJson(value: Uint8Array): object {
-  const known = parsed.get(value) ?? (JSON.parse(asBuffer(value).toString()) as object);
-  parsed.set(value, known);
-  return known;
-}
-
-export function decodeFenceValue(value: Uint8Array): FenceValue {
-  return decodeJson(value) as FenceValue;
-}
 
 interface Tenure {
   readonly number: number;
@@ -132,15 +113,9 @@ export class SimSharedStore implements SharedStore {
   #shownRevision = 0;
   #isClosed = false;
   #fenceBumps = 0;
-  #takenEpoch = 0;
 
   constructor(options: SimSharedStoreOptions) {
     this.#options = options;
-  }
-
-  /** Of the newest take-over of this process that succeeded. */
-  get takenEpoch(): number {
-    return this.#takenEpoch;
   }
 
   announceAs(): void {
@@ -233,7 +208,6 @@ export class SimSharedStore implements SharedStore {
             const { epoch } = answer.identity;
             const { fenceRevision, loadRevision } = answer;
             this.#tenure = { number, epoch, fenceRevision, loadRevision, beats: 0, failure: null };
-            this.#takenEpoch = epoch;
             done(null, answer.identity);
           }
         },
@@ -258,7 +232,7 @@ export class SimSharedStore implements SharedStore {
     encodeIdentity(identity.incarnation, epoch, writer);
     encodeMeta(identity.revision, writer);
     const fence: FenceValue = { epoch, node, incarnation, tenure: number };
-    const beat: BeatValue = { epoch, number: 0, state: "serving" };
+    const beat: BeatValue = { epoch, number: 0, state: "loading" };
     const isDone = shared.transact(guards, [
       { kind: "put", key: FENCE, value: encode(fence) },
       { kind: "put", key: BEAT, value: encode(beat) },
