@@ -1,6 +1,7 @@
 import { RoleKeeper, type RoleKeeperOptions } from "#src/cluster/role-keeper.js";
 import type { RoleTimes } from "#src/cluster/role-times.js";
 import { Coordinator } from "#src/coordinator.js";
+import type { SharedStore } from "#src/durability/shared-store.js";
 import { DEFAULT_ENGINE_LIMITS } from "#src/engine/limits.js";
 import type { Log, NodeAddress, Session } from "#src/ports.js";
 import type { World } from "../sim-world.js";
@@ -8,27 +9,29 @@ import { ClusterHost, type ClusterHostOptions, type StandStill } from "./cluster
 import { ClusterSession } from "./cluster-session.js";
 import type { Wire } from "./cluster-wire.js";
 import type { Judge } from "./judge.js";
-import type { SimLink } from "./sim-link.js";
-import type { SimShared } from "./sim-shared.js";
-import { SimSharedStore, type StoreBugs } from "./sim-shared-store.js";
 
 /**
  * One incarnation of a node of the cluster: the real keeper of the role and the real coordinator over a simulated store, host and
  * wire.
  */
 
+/** What a node's store is made on. */
+export interface StoreFoundations {
+  readonly host: ClusterHost;
+  readonly address: NodeAddress;
+  readonly incarnation: string;
+  /** A request has just been sent. */
+  onSent(isTakeOver: boolean): void;
+}
+
 export interface ClusterNodeOptions {
   readonly index: number;
   readonly incarnation: string;
   readonly host: ClusterHostOptions;
-  readonly shared: SimShared;
-  readonly link: SimLink;
   readonly judge: Judge;
   readonly times: RoleTimes;
   readonly isCandidate: boolean;
-  readonly resolveMsMax: number;
-  readonly pageRows: number;
-  readonly storeBugs: StoreBugs;
+  makeStore(foundations: StoreFoundations): SharedStore;
   readonly Keeper: new (options: RoleKeeperOptions) => RoleKeeper;
   /** Whether, and how, the machine stands still at a moment at which that may do harm; null: it does not. */
   standsStill(moment: Moment): { readonly ms: number; readonly kind: StandStill } | null;
@@ -55,9 +58,10 @@ export class ClusterNode {
   readonly coordinator: Coordinator;
   readonly wires = new Set<Wire>();
   readonly #world: World;
-  readonly #store: SimSharedStore;
   readonly #options: ClusterNodeOptions;
   readonly #sessions = new Set<ClusterSession>();
+  /** Of the newest take-over that succeeded. */
+  #epoch = 0;
   #hasEnded = false;
   #isStopping = false;
 
@@ -72,23 +76,18 @@ export class ClusterNode {
     const { host } = this;
     const log: Log = { write: (level, message) => this.trace(`${level} ${message}`) };
     const address: NodeAddress = { id: incarnation, host: "127.0.0.1", port: options.index + 1, sentinelPort: 0 };
-    this.#store = new SimSharedStore({
-      shared: options.shared,
-      link: options.link,
+    const store = options.makeStore({
       host,
-      node: address,
+      address,
       incarnation,
-      requestTimeoutMs: options.times.requestTimeoutMs,
-      resolveMsMax: options.resolveMsMax,
-      pageRows: options.pageRows,
-      bugs: options.storeBugs,
       onSent: (isTakeOver) => this.standsStill(isTakeOver ? "take-over" : "sent"),
     });
+    this.#noteEpochs(store);
     const coordinatorOf = (): Coordinator => this.coordinator;
     this.keeper = new options.Keeper({
       name: "sim",
       self: address,
-      store: this.#store,
+      store,
       holder: {
         get roleName() {
           return coordinatorOf().roleName;
@@ -107,7 +106,7 @@ export class ClusterNode {
     });
     const { keeper } = this;
     this.coordinator = new Coordinator({
-      store: this.#store,
+      store,
       engineLimits: { ...DEFAULT_ENGINE_LIMITS, clockErrorPerMille: options.clockErrorPerMille },
       batchBytesMax: 64 * 1024,
       clock: host.clock,
@@ -131,6 +130,16 @@ export class ClusterNode {
         report: () => keeper.report(),
       },
     });
+  }
+
+  #noteEpochs(store: SharedStore): void {
+    const acquire = store.acquire.bind(store);
+    store.acquire = (done) => {
+      acquire((error, identity) => {
+        this.#epoch = identity?.epoch ?? this.#epoch;
+        done(error, identity);
+      });
+    };
   }
 
   get hasEnded(): boolean {
@@ -165,7 +174,7 @@ export class ClusterNode {
   }
 
   acknowledges(): void {
-    this.#options.judge.acknowledges(this, this.#store.takenEpoch);
+    this.#options.judge.acknowledges(this, this.#epoch);
   }
 
   standsStill(moment: Moment): boolean {

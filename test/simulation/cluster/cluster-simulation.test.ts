@@ -1,11 +1,15 @@
 import { describe, expect, test } from "vitest";
-import { reportOfCluster, simulateCluster } from "./cluster-simulation.js";
+import { reportOfCluster, simulateCluster, simulateOnEtcd } from "./cluster-simulation.js";
 
-/** Several nodes on a simulated shared store. More seeds: `npm run sim:cluster -- --seed 1 --seeds 10000`. */
+/** Several nodes on a simulated shared store. More seeds: `npm run sim:cluster -- --seed 1 --seeds 10000 [--etcd]`. */
 
 const SEEDS = 1_000;
 /** So that a failure names few seeds, and a run that hangs is seen early. */
 const SEEDS_PER_TEST = 100;
+
+/** Promises make a run several times as slow. */
+const ETCD_SEEDS = 60;
+const ETCD_SEEDS_PER_TEST = 20;
 
 describe("several nodes", () => {
   for (let first = 1; first <= SEEDS; first += SEEDS_PER_TEST) {
@@ -34,6 +38,23 @@ describe("several nodes", () => {
     expect(sums.get("takeOvers")).toBeGreaterThan(80);
     expect(sums.get("repeatedBatches")).toBeGreaterThan(10);
     expect(sums.get("acquisitions")).toBeGreaterThan(1_000);
+  });
+});
+
+describe("several nodes with the real etcd store over a simulated etcd", () => {
+  for (let first = 1; first <= ETCD_SEEDS; first += ETCD_SEEDS_PER_TEST) {
+    const last = first + ETCD_SEEDS_PER_TEST - 1;
+    test(`seeds ${first} to ${last} break no promise`, async () => {
+      for (let seed = first; seed <= last; seed += 1) {
+        const result = await simulateOnEtcd(seed);
+        if (result.failure !== null) expect.fail(reportOfCluster(result));
+      }
+    });
+  }
+
+  test("a seed replays exactly", async () => {
+    const [once, again] = [await simulateOnEtcd(4), await simulateOnEtcd(4)];
+    expect(once.traceHash).toBe(again.traceHash);
   });
 });
 

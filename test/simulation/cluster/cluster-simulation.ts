@@ -1,14 +1,20 @@
+import { setImmediate } from "node:timers/promises";
 import { RoleKeeper, type RoleKeeperOptions } from "#src/cluster/role-keeper.js";
 import { World } from "../sim-world.js";
 import { ClusterClient } from "./cluster-client.js";
 import type { StandStill } from "./cluster-host.js";
-import { ClusterNode, type Moment } from "./cluster-node.js";
+import { ClusterNode, type Moment, type StoreFoundations } from "./cluster-node.js";
 import { chooseClusterSwarm, type ClusterSwarm } from "./cluster-swarm.js";
 import { Judge, type JudgeCounts } from "./judge.js";
+import type { Layout } from "./role-rows.js";
 import { demand, type ClusterRule } from "./rules.js";
 import { CALM_LINK, SimLink } from "./sim-link.js";
 import { SimShared } from "./sim-shared.js";
-import { CORRECT_STORE, type StoreBugs } from "./sim-shared-store.js";
+import { EtcdStore } from "#src/durability/etcd/etcd-store.js";
+import { EtcdKeys } from "#src/durability/etcd/rows.js";
+import type { SharedStore } from "#src/durability/shared-store.js";
+import { SimEtcd } from "./sim-etcd.js";
+import { CORRECT_STORE, SIMPLE_LAYOUT, SimSharedStore, type StoreBugs } from "./sim-shared-store.js";
 
 /**
  * One run of several nodes: a safety phase with every fault that the seed switched on, then everything is healed, somebody has to serve
@@ -30,6 +36,8 @@ export interface ClusterSimulationOptions {
 
 export interface ClusterSimulationResult {
   readonly seed: number;
+  /** With the real etcd store. */
+  readonly isOnEtcd: boolean;
   readonly swarm: ClusterSwarm;
   readonly failure: Error | null;
   readonly traceHash: string;
@@ -55,6 +63,7 @@ export interface ClusterCounts extends JudgeCounts {
 /** How much more often than at a usual request a machine stands still at a moment of a kind. */
 const MOMENT_FACTORS: Readonly<Record<Moment, number>> = { turn: 1, sent: 1, "take-over": 100, "hand-over": 100 };
 
+const CLUSTER_NAME = "sim";
 const EVENTS_MAX = 400_000;
 /** Beside the role's duration: back-off of a candidate, the load, ticks. */
 const SLACK_MS = 3_500;
@@ -65,17 +74,28 @@ const LEASE_SLACK = 1.15;
 const LEASE_SLACK_MS = 1_000;
 
 export function simulateCluster(seed: number, options: ClusterSimulationOptions = {}): ClusterSimulationResult {
-  const simulation = new ClusterSimulation(seed, options);
-  const failure = simulation.run();
-  return {
-    seed,
-    swarm: simulation.swarm,
-    failure,
-    traceHash: simulation.world.traceHash(),
-    traceLines: simulation.world.traceLines,
-    counts: simulation.counts,
-  };
+  const simulation = new ClusterSimulation(seed, options, SIMPLE_LAYOUT);
+  return simulation.result(simulation.run());
 }
+
+/** The same with the real etcd store over a simulated etcd. */
+export async function simulateOnEtcd(
+  seed: number,
+  options: Omit<ClusterSimulationOptions, "storeBugs"> = {},
+): Promise<ClusterSimulationResult> {
+  const keys = new EtcdKeys(CLUSTER_NAME);
+  const layout = { fence: keys.fence.toString("latin1"), rowPrefix: keys.rowPrefix.toString("latin1") };
+  const simulation = new ClusterSimulation(seed, options, layout);
+  return simulation.result(await simulation.runWithPromises());
+}
+
+/** What a phase of a run waits for, and until when. */
+interface Phase {
+  readonly untilMs: number;
+  readonly isOver: () => boolean;
+}
+
+const never = (): boolean => false;
 
 class ClusterSimulation {
   readonly world: World;
@@ -94,12 +114,17 @@ class ClusterSimulation {
   #incarnations = 0;
   #isHealed = false;
 
-  constructor(seed: number, options: ClusterSimulationOptions) {
+  readonly #seed: number;
+  readonly #layout: Layout;
+
+  constructor(seed: number, options: ClusterSimulationOptions, layout: Layout) {
+    this.#seed = seed;
+    this.#layout = layout;
     this.#options = options;
     this.world = new World(seed, options.verbose);
     const chosen = chooseClusterSwarm(this.world.random);
     this.swarm = options.adjust?.(chosen) ?? chosen;
-    this.#judge = new Judge(this.world, options.rulesOff ?? []);
+    this.#judge = new Judge(this.world, layout, options.rulesOff ?? []);
     this.#shared = new SimShared(this.world);
     this.#shared.observer = this.#judge;
     this.counts = {
@@ -118,22 +143,70 @@ class ClusterSimulation {
     };
   }
 
+  result(failure: Error | null): ClusterSimulationResult {
+    const { world, swarm, counts } = this;
+    Object.assign(counts, this.#judge.counts, { events: world.eventsRun, virtualMs: world.nowMs });
+    const { traceLines } = world;
+    return {
+      seed: this.#seed,
+      isOnEtcd: this.#layout !== SIMPLE_LAYOUT,
+      swarm,
+      failure,
+      traceHash: world.traceHash(),
+      traceLines,
+      counts,
+    };
+  }
+
   /** Returns what was broken, or null. */
   run(): Error | null {
     try {
-      this.#begin();
-      this.#runUntil(this.swarm.safetyMs);
-      this.#heal();
-      this.#awaitPrimary();
-      this.#awaitProgress();
-      this.#awaitRest();
+      for (const phase of this.#phases()) {
+        while (!this.#isOver(phase)) if (!this.world.step()) break;
+      }
       return null;
     } catch (error) {
       if (error instanceof Error) return error;
       throw error;
-    } finally {
-      Object.assign(this.counts, this.#judge.counts, { events: this.world.eventsRun, virtualMs: this.world.nowMs });
     }
+  }
+
+  /** The same where parts of a node work with promises: all that can go on within an event does, before the next one. */
+  async runWithPromises(): Promise<Error | null> {
+    try {
+      for (const phase of this.#phases()) {
+        while (!this.#isOver(phase)) {
+          if (!this.world.step()) break;
+          await setImmediate();
+        }
+      }
+      return null;
+    } catch (error) {
+      if (error instanceof Error) return error;
+      throw error;
+    }
+  }
+
+  *#phases(): Generator<Phase> {
+    this.#begin();
+    yield this.#phase(this.swarm.safetyMs);
+    this.#heal();
+    yield* this.#awaitPrimary();
+    yield* this.#awaitProgress();
+    yield* this.#awaitRest();
+  }
+
+  #phase(durationMs: number, isOver: () => boolean = never): Phase {
+    const untilMs = this.world.nowMs + durationMs;
+    // So that time goes on also when nothing else happens.
+    this.world.at(untilMs, () => undefined);
+    return { untilMs, isOver };
+  }
+
+  #isOver({ untilMs, isOver }: Phase): boolean {
+    const { world } = this;
+    demand(world.eventsRun < EVENTS_MAX, "liveness", () => `not at rest after ${EVENTS_MAX} events`);
+    return world.nowMs >= untilMs || isOver();
   }
 
   #begin(): void {
@@ -169,18 +242,6 @@ class ClusterSimulation {
     return this.#nodes.filter((node) => node !== null);
   }
 
-  /** Runs on until a true time, or until something is the case. */
-  #runUntil(atMs: number, isOver: () => boolean = () => false): void {
-    const { world } = this;
-    // So that time goes on also when nothing else happens.
-    const end = world.at(atMs, () => undefined);
-    while (world.nowMs < atMs && !isOver()) {
-      if (!world.step()) return;
-      demand(world.eventsRun < EVENTS_MAX, "liveness", () => `not at rest after ${EVENTS_MAX} events`);
-    }
-    end.cancelled = true;
-  }
-
   // The nodes -----------------------------------------------------------------------------------------------------------
 
   #boot(index: number): void {
@@ -196,14 +257,10 @@ class ClusterSimulation {
         clockOriginMs: world.random.pick([0, 1, 1e3, 1e6, 1e9]) * world.random.fraction(),
         wallOffsetMs: () => this.#wallOffsetsMs[index] ?? 0,
       },
-      shared: this.#shared,
-      link,
       judge: this.#judge,
       times: swarm.times,
       isCandidate: index < swarm.candidates,
-      resolveMsMax: swarm.times.roleMs - swarm.times.marginMs,
-      pageRows: swarm.pageRows,
-      storeBugs: { ...CORRECT_STORE, ...this.#options.storeBugs },
+      makeStore: (foundations) => this.#makeStore(foundations, link),
       Keeper: this.#options.Keeper ?? RoleKeeper,
       standsStill: (moment) => this.#standStillAt(moment),
       clockErrorPerMille: swarm.clockErrorPerMille,
@@ -211,6 +268,43 @@ class ClusterSimulation {
     });
     this.#nodes[index] = node;
     node.start();
+  }
+
+  #makeStore(foundations: StoreFoundations, link: SimLink): SharedStore {
+    const { world, swarm } = this;
+    const { host, address, incarnation } = foundations;
+    const onSent = (isTakeOver: boolean): void => foundations.onSent(isTakeOver);
+    const { roleMs, marginMs, requestTimeoutMs } = swarm.times;
+    const shared = this.#shared;
+    if (this.#layout === SIMPLE_LAYOUT) {
+      return new SimSharedStore({
+        shared,
+        link,
+        host,
+        node: address,
+        incarnation,
+        requestTimeoutMs,
+        resolveMsMax: roleMs - marginMs,
+        pageRows: swarm.pageRows,
+        bugs: { ...CORRECT_STORE, ...this.#options.storeBugs },
+        onSent,
+      });
+    }
+    const store = new EtcdStore({
+      client: new SimEtcd(world, { shared, link, host, requestTimeoutMs, onSent }),
+      cluster: CLUSTER_NAME,
+      clock: host.clock,
+      scheduler: host.scheduler,
+      ids: { incarnation: () => `store-${incarnation}`, fraction: () => world.random.fraction() },
+      log: { write: (level, message) => world.trace(`${incarnation}: ${level} ${message}`) },
+      fault: { point: () => undefined },
+      incarnation,
+      resolveMsMax: roleMs / 2,
+      rangeBytes: swarm.pageRows * 100,
+      compaction: null,
+    });
+    store.announceAs(address);
+    return store;
   }
 
   #standStillAt(moment: Moment): { readonly ms: number; readonly kind: StandStill } | null {
@@ -348,17 +442,17 @@ class ClusterSimulation {
   }
 
   /** Processes that stand still, or are down, are back first: that is not the protocol's time. */
-  #awaitPrimary(): void {
+  *#awaitPrimary(): Generator<Phase> {
     const { world, swarm } = this;
     const { roleMs } = swarm.times;
     const isBack = (): boolean => this.#nodes.every((node) => node !== null && !node.host.isHeld && !node.isStopping);
-    this.#runUntil(world.nowMs + 20 * roleMs, isBack);
+    yield this.#phase(20 * roleMs, isBack);
     demand(isBack(), "liveness", () => "the processes do not come back");
     const fromMs = world.nowMs;
     // A node that gave the role up lets others go first for twice the role's duration; with one candidate there are no others.
     const boundMs = (swarm.candidates > 1 ? 1 : 2) * roleMs + SLACK_MS;
     const isServed = (): boolean => this.#alive().some((node) => node.isPrimary && node.keeper.hasTerm);
-    this.#runUntil(fromMs + boundMs, isServed);
+    yield this.#phase(boundMs, isServed);
     const roles = (): string =>
       this.#alive()
         .map((node) => `${node.incarnation} ${node.coordinator.roleName}`)
@@ -367,14 +461,14 @@ class ClusterSimulation {
     this.counts.healedMs = world.nowMs - fromMs;
   }
 
-  #awaitProgress(): void {
+  *#awaitProgress(): Generator<Phase> {
     const { world, swarm } = this;
     const fromMs = world.nowMs;
     const { blockMsMax, patienceMs, thinkMsMean } = swarm.workload;
     const boundMs =
       PROGRESS_MS + blockMsMax + 2 * patienceMs + 20 * thinkMsMean + 2 * Math.max(...swarm.workload.ttlsMs);
     const areServed = (): boolean => this.#clients.every((client) => client.servedAtMs > fromMs);
-    this.#runUntil(fromMs + boundMs, areServed);
+    yield this.#phase(boundMs, areServed);
     const left = (): string =>
       this.#clients
         .filter((client) => client.servedAtMs <= fromMs)
@@ -386,12 +480,12 @@ class ClusterSimulation {
   }
 
   /** Clients end; what they leave ends by itself. */
-  #awaitRest(): void {
-    const { world, swarm } = this;
+  *#awaitRest(): Generator<Phase> {
+    const { swarm } = this;
     for (const client of this.#clients) client.rest();
     const ttlMs = Math.max(...swarm.workload.ttlsMs);
     const boundMs = 20_000 + swarm.workload.blockMsMax + ttlMs * LEASE_SLACK + LEASE_SLACK_MS;
-    this.#runUntil(world.nowMs + boundMs, () => this.#judge.leases.size === 0);
+    yield this.#phase(boundMs, () => this.#judge.leases.size === 0);
     const left = (): string => [...this.#judge.leases].join(", ");
     demand(this.#judge.leases.size === 0, "liveness", () => `leases do not end: ${left()}`);
   }
@@ -399,12 +493,12 @@ class ClusterSimulation {
 
 /** A failure for people: the seed, how to run it again, what the seed switched on, and how it came to it. */
 export function reportOfCluster(
-  { seed, swarm, failure, traceLines }: ClusterSimulationResult,
+  { seed, isOnEtcd, swarm, failure, traceLines }: ClusterSimulationResult,
   traceLinesMax = 40,
 ): string {
   const lines = [
     `seed ${seed}: ${failure?.stack ?? "no failure"}`,
-    `replay: npm run sim:cluster -- --seed ${seed} --verbose`,
+    `replay: npm run sim:cluster -- --seed ${seed} --verbose${isOnEtcd ? " --etcd" : ""}`,
     `swarm: ${JSON.stringify(swarm)}`,
     ...traceLines.slice(-traceLinesMax),
   ];

@@ -5,7 +5,7 @@ import type { ByteString } from "#src/engine/reply.js";
 import type { World } from "../sim-world.js";
 import { demand } from "./rules.js";
 import type { AppliedChange, SharedObserver } from "./sim-shared.js";
-import { decodeFenceValue, FENCE, ROW_PREFIX } from "./sim-shared-store.js";
+import { decodeFenceValue, type Layout } from "./role-rows.js";
 
 /**
  * Sees everything at true times: each transaction of the shared store when it takes effect, each answer when it leaves a node, each
@@ -36,8 +36,9 @@ interface Actor {
   readonly incarnation: string;
 }
 
-const META_PREFIX = `${ROW_PREFIX}m/`;
-const REVISION_ROW = `${META_PREFIX}revision`;
+const META_PREFIX = "m/";
+const REVISION_ROW = "m/revision";
+const IDENTITY_ROW = "m/identity";
 
 export interface JudgeCounts {
   transactions: number;
@@ -81,21 +82,27 @@ export class Judge implements SharedObserver {
     unknownOutcomes: 0,
   };
 
-  constructor(world: World, rulesOff: readonly string[]) {
+  readonly #layout: Layout;
+
+  constructor(world: World, layout: Layout, rulesOff: readonly string[]) {
     this.#world = world;
+    this.#layout = layout;
     this.#off = new Set(rulesOff);
   }
 
   // The store -----------------------------------------------------------------------------------------------------------
 
   onTransaction(changes: readonly AppliedChange[]): void {
+    const { fence: fenceKey, rowPrefix } = this.#layout;
     this.counts.transactions += 1;
-    const fence = changes.find(({ key }) => key === FENCE);
+    const fence = changes.find(({ key }) => key === fenceKey);
     if (fence !== undefined && fence.value !== null) this.#fenceWritten(fence.value);
-    const rows = changes.filter(({ key }) => key.startsWith(ROW_PREFIX));
-    if (rows.length === 0) return;
+    const rows = changes.flatMap(({ key, value }) =>
+      key.startsWith(rowPrefix) ? [{ key: key.slice(rowPrefix.length), value }] : [],
+    );
     // What a take-over writes about itself is no batch.
-    const isRepeated = fence === undefined && this.#isRepeatedBatch(rows);
+    if (rows.length === 0 || rows.some(({ key }) => key === IDENTITY_ROW)) return;
+    const isRepeated = this.#isRepeatedBatch(rows);
     const touched = new Set<ByteString>();
     for (const change of rows) {
       if (change.value === null) this.#rowGone(change.key, touched);
@@ -167,8 +174,7 @@ export class Judge implements SharedObserver {
   }
 
   #rowGone(row: ByteString, touched: Set<ByteString>): void {
-    const name = row.slice(ROW_PREFIX.length);
-    if (name.startsWith("l/")) this.leases.delete(name.slice(2));
+    if (row.startsWith("l/")) this.leases.delete(row.slice(2));
     const op = this.#keyRows.get(row);
     if (op === undefined) return;
     this.#keyRows.delete(row);
@@ -322,7 +328,7 @@ export class Judge implements SharedObserver {
 function pageOf(rows: readonly AppliedChange[]): ReturnType<PageWriter["take"]> {
   const writer = new PageWriter(1024);
   for (const { key, value } of rows) {
-    if (value !== null) writer.append(Buffer.from(key.slice(ROW_PREFIX.length), "latin1"), value);
+    if (value !== null) writer.append(Buffer.from(key, "latin1"), value);
   }
   return writer.take();
 }

@@ -1,16 +1,21 @@
 import { parseArgs } from "node:util";
 import { CLUSTER_MUTATIONS, prepareClusterMutation, type ClusterMutationName } from "./cluster-mutations.js";
-import { reportOfCluster, simulateCluster, type ClusterSimulationResult } from "./cluster-simulation.js";
+import {
+  reportOfCluster,
+  simulateCluster,
+  simulateOnEtcd,
+  type ClusterSimulationResult,
+} from "./cluster-simulation.js";
 
 /**
- * `npm run sim:cluster -- --seed N [--seeds COUNT] [--verbose] [--mutation NAME]`
+ * `npm run sim:cluster -- --seed N [--seeds COUNT] [--verbose] [--mutation NAME | --etcd]`
  *
  * Runs the seeds N, N+1, ...; without --seed it begins at a random one. Prints each seed that fails with its replay command, and a
- * summary. With --mutation the cluster has that deliberate bug, and the question is how soon it is found. Exit code 1 when a
- * seed failed (with a mutation: when none did).
+ * summary. With --mutation the cluster has that deliberate bug, and the question is how soon it is found. With --etcd the real etcd
+ * store runs over a simulated etcd. Exit code 1 when a seed failed (with a mutation: when none did).
  */
 
-const USAGE = "npm run sim:cluster -- --seed N [--seeds COUNT] [--verbose] [--mutation NAME]";
+const USAGE = "npm run sim:cluster -- --seed N [--seeds COUNT] [--verbose] [--mutation NAME | --etcd]";
 
 async function main(): Promise<number> {
   const { values } = parseArgs({
@@ -19,6 +24,7 @@ async function main(): Promise<number> {
       seeds: { type: "string", default: "1" },
       verbose: { type: "boolean", default: false },
       mutation: { type: "string" },
+      etcd: { type: "boolean", default: false },
     },
   });
   const first = values.seed === undefined ? Math.floor(Math.random() * 2 ** 32) : Number(values.seed);
@@ -32,11 +38,12 @@ async function main(): Promise<number> {
     console.log(`no mutation '${mutation}'; there are: ${Object.keys(CLUSTER_MUTATIONS).join(", ")}`);
     return 2;
   }
-  const run = mutation === undefined ? simulateCluster : await prepareClusterMutation(mutation);
+  const simulate = values.etcd ? simulateOnEtcd : simulateCluster;
+  const run = mutation === undefined ? simulate : await prepareClusterMutation(mutation);
   const failed: ClusterSimulationResult[] = [];
   const sums = new Map<string, number>();
   for (let seed = first; seed < first + count; seed += 1) {
-    const result = run(seed, { verbose: values.verbose });
+    const result = await run(seed, { verbose: values.verbose });
     for (const [name, value] of Object.entries(result.counts)) sums.set(name, (sums.get(name) ?? 0) + Number(value));
     if (values.verbose && result.failure === null) console.log(result.traceLines.join("\n"));
     if (result.failure === null) continue;

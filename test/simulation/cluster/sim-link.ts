@@ -85,7 +85,7 @@ export class SimLink {
   /** A message that the store sends by itself, as a watch does: cut off, it is lost. */
   push(host: ClusterHost, run: () => void): void {
     if (this.#world.nowMs < Math.max(this.downCutUntilMs, this.watchStuckUntilMs) || this.#shared.isOut) return;
-    this.#world.after(this.#delayMs(), () => host.enter(run));
+    this.#world.after(this.delayMs(), () => host.enter(run));
   }
 
   heal(): void {
@@ -101,12 +101,12 @@ export class SimLink {
     const { random, nowMs } = this.#world;
     const { loseRequestChance, lateRequestChance, lateMsMax } = this.times;
     if (random.chance(loseRequestChance)) return;
-    let atMs = nowMs + this.#delayMs();
+    let atMs = nowMs + this.delayMs();
     if (random.chance(lateRequestChance)) atMs += random.between(0, lateMsMax);
     if (nowMs < this.upCutUntilMs) {
       // What was written into a socket may go out when the way is free again.
       if (random.chance(0.5)) return;
-      atMs = this.upCutUntilMs + this.#delayMs();
+      atMs = this.upCutUntilMs + this.delayMs();
     }
     this.#world.at(atMs, () => this.#arrive(arrive));
   }
@@ -115,23 +115,24 @@ export class SimLink {
     if (!this.#shared.isOut) {
       arrive();
     } else if (this.#world.random.chance(0.5)) {
-      this.#world.at(this.#shared.outUntilMs + this.#delayMs(), () => this.#arrive(arrive));
+      this.#world.at(this.#shared.outUntilMs + this.delayMs(), () => this.#arrive(arrive));
     }
   }
 
   #down(run: () => void): void {
     const { random, nowMs } = this.#world;
     if (random.chance(this.times.loseAnswerChance)) return;
-    let atMs = nowMs + this.#delayMs();
+    let atMs = nowMs + this.delayMs();
     if (nowMs < this.answersSlowUntilMs) atMs += random.between(0, this.answerDelayMsMax);
     if (nowMs < this.downCutUntilMs) {
       if (random.chance(0.5)) return;
-      atMs = this.downCutUntilMs + this.#delayMs();
+      atMs = this.downCutUntilMs + this.delayMs();
     }
     this.#world.at(atMs, run);
   }
 
-  #delayMs(): number {
+  /** Of one message, by chance. */
+  delayMs(): number {
     const { random, nowMs } = this.#world;
     const { delayMsMean, slowChance, slowMsMax } = this.times;
     const factor = nowMs < this.slowUntilMs ? this.slowFactor : 1;

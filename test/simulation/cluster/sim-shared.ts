@@ -120,6 +120,20 @@ export class SimShared {
     }
   }
 
+  /** Up to here the history is forgotten. */
+  get compactedRevision(): number {
+    return this.#compactedRevision;
+  }
+
+  /** All changes from this revision on, oldest first; those of a compacted revision are not among them. */
+  changesSince(revision: number): readonly { key: ByteString; value: Uint8Array | null; modRevision: number }[] {
+    const found: { key: ByteString; value: Uint8Array | null; modRevision: number }[] = [];
+    for (const [key, versions] of this.#rows) {
+      for (const version of versions) if (version.modRevision >= revision) found.push({ key, ...version });
+    }
+    return found.sort((a, b) => a.modRevision - b.modRevision);
+  }
+
   /** Calls back within each transaction. Returns what ends it. */
   watch(watcher: (changes: readonly AppliedChange[], revision: number) => void): () => void {
     this.#watchers.add(watcher);
