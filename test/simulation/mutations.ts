@@ -80,6 +80,22 @@ const withCrashes = (swarm: Swarm): Swarm => ({
   operator: { ...swarm.operator, crashMs: (swarm.workload.requests * swarm.workload.thinkMsMean) / 20 },
 });
 
+/** Leases, and what keeps and shows them. */
+const withLeases = (swarm: Swarm): Swarm => ({
+  ...swarm,
+  workload: {
+    ...swarm.workload,
+    weights: new Map<Operation, number>([
+      ["grant", 8],
+      ["keep-alive", 8],
+      ["keep-alive-at-the-edge", 4],
+      ["lease-ttl", 6],
+      ["attach", 4],
+      ["set-ttl", 1],
+    ]),
+  },
+});
+
 /** Locks, and little else: many clients, few keys, leases that live for a while. */
 const withLocks = (swarm: Swarm): Swarm => ({
   ...swarm,
@@ -219,9 +235,9 @@ export const MUTATIONS = {
     sessionsKeepOldReadings: true,
     adjust: (swarm) => ({
       ...swarm,
-      workload: { ...swarm.workload, pipelineMax: 16 },
+      workload: { ...withLeases(swarm).workload, pipelineMax: 16, clients: 4, leaseIds: 2 },
       node: { ...swarm.node, batchBytesMax: 1 },
-      diskTimes: { ...swarm.diskTimes, stallChance: 0.05, stallMsMax: 1000 },
+      diskTimes: { ...swarm.diskTimes, stallChance: 0.2, stallMsMax: 1000 },
     }),
   },
   "expiry-does-not-look-again": {
@@ -252,6 +268,7 @@ export const MUTATIONS = {
   "promise-shows-the-padding": {
     bug: "the time left that clients are told includes the padding",
     foundBy: ["I5-early-expiry", "I8-replies"],
+    adjust: (swarm) => ({ ...withLeases(swarm), node: { ...swarm.node, clockErrorMax: 0.000_999 } }),
     install: () =>
       changeDecisions((engine, command, decision) => {
         const { reply } = decision;

@@ -12,6 +12,8 @@ import type { SimulatedCommand, SimulatedOp } from "./simulated.js";
 export class Revealed {
   readonly #leases = new Map<ByteString, Revision>();
   readonly #keys = new Map<string, Revision>();
+  /** By lease: when it last got a key, or another value of one, or lost one but by a flush. */
+  readonly #keysOfLeases = new Map<ByteString, Revision>();
   readonly #flushed = new Map<number, Revision>();
   readonly #changedDatabases = new Map<number, Revision>();
   #flushedAll: Revision = 0;
@@ -31,6 +33,9 @@ export class Revealed {
         return; // they have been absent since the end of their lease
       case "key-put":
       case "key-end":
+        this.#keysOfLeases.set(op.leaseId, revision);
+        this.#noteKey(op.databaseIndex, op.key, revision);
+        return;
       case "string-put":
       case "string-end":
         this.#noteKey(op.databaseIndex, op.key, revision);
@@ -58,7 +63,8 @@ export class Revealed {
       case "lease-setttl":
         return leases([command.id]);
       case "lease-info":
-        return Math.max(leases([command.id]), this.#keysOfLease(command.id, model));
+        // Of a key that it shares it tells nothing about the others.
+        return Math.max(leases([command.id]), this.#keysOfLeases.get(command.id) ?? 0);
       case "lease-keepalive-many":
       case "lease-revoke":
         return leases(command.ids);
@@ -136,11 +142,6 @@ export class Revealed {
   #key(databaseIndex: number, key: ByteString): Revision {
     const flushed = Math.max(this.#flushed.get(databaseIndex) ?? 0, this.#flushedAll);
     return Math.max(this.#keys.get(keyName(databaseIndex, key)) ?? 0, flushed);
-  }
-
-  #keysOfLease(id: ByteString, model: Model): Revision {
-    const names = [...(model.leases.get(id)?.keys ?? [])];
-    return Math.max(0, ...names.map((name) => this.#keys.get(name) ?? 0));
   }
 
   #leastHeld(databaseIndex: number, names: readonly ByteString[], model: Model): Revision {

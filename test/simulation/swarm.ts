@@ -179,9 +179,26 @@ function withLocks(random: Random, workload: Workload): Workload {
   const hasStrings = random.chance(0.5);
   if (hasLocks) add(LOCK_OPERATIONS, [2, 4, 8]);
   if (hasLocks) for (const operation of ["acquire-block", "release"] as const) weights.set(operation, 10);
+  // Some of them have little else, so that clients really wait for each other.
+  const isAboutLocks = hasLocks && random.chance(0.5);
+  if (isAboutLocks) {
+    for (const operation of OPERATIONS) {
+      if (operation !== "grant" && operation !== "keep-alive")
+        weights.set(operation, (weights.get(operation) ?? 0) / 5);
+    }
+  }
   if (hasStrings) add(STRING_OPERATIONS, [1, 2, 4]);
   if (random.chance(0.5)) weights.set("step", random.pick([1, 4]));
-  return { ...workload, weights };
+  if (!isAboutLocks) return { ...workload, weights };
+  const { clients, keys, leaseIds, patienceMs, thinkMsMean } = workload;
+  return {
+    ...workload,
+    weights,
+    clients: Math.max(3, clients),
+    keys: Math.min(3, keys),
+    leaseIds: Math.min(2, leaseIds),
+    patienceMs: Math.max(patienceMs, 20 * thinkMsMean),
+  };
 }
 
 function chooseWorkload(random: Random, ttlChoicesMs: readonly number[], thinkMsMean: number): Workload {
