@@ -216,6 +216,7 @@ async function rival(client, holder, isOver) {
 
 async function demonstrate() {
   if (!existsSync(MAIN)) throw new Error("build first: npm run build");
+  say("starting three etcd members and three nodes; all of it takes about half a minute, more on a busy machine");
   const etcd = await startEtcd();
   say(`three etcd members: ${etcd}`);
   const ports = await freePorts(6);

@@ -31,6 +31,8 @@ export interface EtcdAccess {
   readonly password: string;
   readonly txnOpsMax: number;
   readonly quotaBytes: number;
+  /** 0: etcd compacts its history itself. */
+  readonly compactMs: number;
 }
 
 export const CLUSTER_SETTINGS = [
@@ -129,6 +131,15 @@ export const CLUSTER_SETTINGS = [
     fallback: "2147483648",
     help: "etcd's own --quota-backend-bytes; grants are refused at 80 % of it",
   },
+  {
+    flag: "etcd-compact-minutes",
+    kind: "integer",
+    unit: "minutes",
+    minimum: 0,
+    maximum: 1_440,
+    fallback: "0",
+    help: "compact etcd's history so often, all of it, whoever wrote it; 0 leaves that to etcd",
+  },
 ] as const;
 
 type ClusterFlag = (typeof CLUSTER_SETTINGS)[number]["flag"];
@@ -218,6 +229,7 @@ function etcdAccessOf(text: (flag: ClusterFlag) => string): EtcdAccess {
     password: text("etcd-password"),
     txnOpsMax: Number(text("etcd-txn-ops-max")),
     quotaBytes: Number(text("etcd-quota-bytes")),
+    compactMs: Number(text("etcd-compact-minutes")) * 60_000,
   };
   if ((access.certFile === "") !== (access.keyFile === "")) {
     throw new ConfigError("--etcd-cert, --etcd-key: a certificate and its key go together");

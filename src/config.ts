@@ -262,7 +262,7 @@ function parseFlags(args: readonly string[]): ReadonlyMap<string, string> {
   for (const setting of SETTINGS) options[setting.flag] = { type: setting.kind === "boolean" ? "boolean" : "string" };
   const given = new Map<string, string>();
   try {
-    const { values } = parseArgs({ args: [...args], options, strict: true, allowPositionals: false });
+    const { values } = parseArgs({ args: withValuesJoined(args), options, strict: true, allowPositionals: false });
     for (const [flag, value] of Object.entries(values)) given.set(flag, value === true ? "yes" : String(value));
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
@@ -271,14 +271,32 @@ function parseFlags(args: readonly string[]): ReadonlyMap<string, string> {
   return given;
 }
 
+/** `--flag -1` as `--flag=-1`: else a value that begins with a dash is taken for a flag, before anybody can say what is wrong with it. */
+function withValuesJoined(args: readonly string[]): string[] {
+  const joined: string[] = [];
+  for (let index = 0; index < args.length; index += 1) {
+    const arg = args[index] ?? "";
+    const next = args[index + 1];
+    const setting = SETTINGS.find(({ flag }) => arg === `--${flag}`);
+    const takesValue = setting !== undefined && setting.kind !== "boolean";
+    if (takesValue && next !== undefined && !next.startsWith("--")) {
+      joined.push(`${arg}=${next}`);
+      index += 1;
+    } else {
+      joined.push(arg);
+    }
+  }
+  return joined;
+}
+
 function checkSetting(setting: Setting, origin: string, value: string): void {
-  const unit = setting.unit === undefined ? "" : ` ${setting.unit}`;
+  const unit = setting.unit === undefined ? "" : ` of ${setting.unit}`;
   switch (setting.kind) {
     case "integer": {
       const { minimum = 0, maximum = Number.MAX_SAFE_INTEGER } = setting;
       const number = Number(value);
       if (!/^\d{1,16}$/.test(value) || number < minimum || number > maximum) {
-        throw new ConfigError(`${origin}: '${value}' is not a whole number of${unit} from ${minimum} to ${maximum}`);
+        throw new ConfigError(`${origin}: '${value}' is not a whole number${unit} from ${minimum} to ${maximum}`);
       }
       return;
     }

@@ -20,6 +20,9 @@ import { NO_FAULTS, ScriptedFaults, StderrLog, SystemClock, SystemIds, SystemSch
 const EXIT_FAILURE = 1;
 const EXIT_USAGE = 2;
 
+/** History that a compaction leaves: a load reads one revision for some seconds, and watches may be behind. */
+const COMPACTION_KEEPS_REVISIONS = 5_000;
+
 const USAGE = `Leasehold, a lease and lock server that every Redis client already speaks.
 
 usage: leasehold serve [settings]
@@ -117,6 +120,7 @@ async function openShared(cluster: ClusterConfig, foundations: Foundations): Pro
     resolveMsMax: times.roleMs / 2,
     txnOperationsMax: etcd.txnOpsMax,
     quotaBytes: etcd.quotaBytes,
+    compaction: etcd.compactMs === 0 ? null : { everyMs: etcd.compactMs, keepRevisions: COMPACTION_KEEPS_REVISIONS },
   });
   return { store, incarnation };
 }

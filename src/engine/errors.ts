@@ -88,6 +88,10 @@ export const LOADING = error("LOADING", "Leasehold is loading the leases from it
 // Redis's own texts -------------------------------------------------------------------------------------------------
 
 export const SYNTAX_ERROR = error("ERR", "syntax error");
+/** The same with the word that it stumbled over: for commands that Redis does not have, whose errors nobody compares. */
+export const syntaxErrorAt = (word: ByteString): ErrorReply => error("ERR", `syntax error at '${quoteForError(word)}'`);
+export const clauseIncomplete = (clause: ByteString, what: string): ErrorReply =>
+  error("ERR", `syntax error at '${quoteForError(clause)}': ${what} must follow`);
 export const NOT_AN_INTEGER = error("ERR", "value is not an integer or out of range");
 export const NOT_A_FLOAT = error("ERR", "value is not a valid float");
 export const OVERFLOW = error("ERR", "increment or decrement would overflow");

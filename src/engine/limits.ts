@@ -78,6 +78,9 @@ export const DEADLOCK_STEPS_MAX = 10_000;
 export const SCRIPTS_MAX = 1_000;
 export const SCRIPT_BYTES_MAX = 16 * 1024 * 1024;
 
+/** One of them: it is one row, and a row has to fit into one transaction of a shared store. */
+export const SCRIPT_BODY_BYTES_MAX = 1_048_576;
+
 export interface EngineLimits {
   /** Leases in all. V8's Map ends at 16.7 million entries; 10 million leave room and are about 3 GB. */
   readonly leasesMax: number;

@@ -1,7 +1,7 @@
 import type { Command } from "./command.js";
 import type { Draft } from "./draft.js";
-import { limitReached } from "./errors.js";
-import { SCRIPT_BYTES_MAX, SCRIPTS_MAX } from "./limits.js";
+import { limitReached, tooLong } from "./errors.js";
+import { SCRIPT_BODY_BYTES_MAX, SCRIPT_BYTES_MAX, SCRIPTS_MAX } from "./limits.js";
 import { OK, type ByteString, type Reply } from "./reply.js";
 
 /**
@@ -20,6 +20,7 @@ export function loadScript(draft: Draft, { sha, body, isPinned }: CommandOf<"scr
     if (isPinned && !present.isPinned) draft.add({ kind: "script-put", sha, body, isPinned });
     return sha;
   }
+  if (body.length > SCRIPT_BODY_BYTES_MAX) return tooLong("script", body.length, SCRIPT_BODY_BYTES_MAX);
   let missingCount = scripts.count + 1 - SCRIPTS_MAX;
   let missingBytes = scripts.bytes + body.length - SCRIPT_BYTES_MAX;
   const dropped: ByteString[] = [];

@@ -60,6 +60,12 @@ describe("what cannot be done ends with exit code 1 and one line", () => {
     expect(oneLine(finished)).toContain(join(file, "below"));
   });
 
+  test.skipIf(process.platform !== "linux")("a directory where the system makes none", async () => {
+    const finished = await leasehold(["serve", "--port", "0", "--dir", "/proc/leasehold/data"]);
+    expect(finished.code).toBe(1);
+    expect(oneLine(finished)).toContain("/proc/leasehold");
+  });
+
   test("a port that is taken", async () => {
     const other = createServer();
     await new Promise<void>((resolve) => {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Command } from "#src/engine/command.js";
-import { SCRIPT_BYTES_MAX, SCRIPTS_MAX } from "#src/engine/limits.js";
+import { SCRIPT_BODY_BYTES_MAX, SCRIPT_BYTES_MAX, SCRIPTS_MAX } from "#src/engine/limits.js";
 import { ManualEngine } from "./manual-engine.js";
 
 const shaOf = (index: number): string => index.toString(16).padStart(40, "0");
@@ -56,16 +56,24 @@ describe("scripts", () => {
 
   test("have a bound in bytes; what cannot be had is refused, and nothing is dropped for it", () => {
     const server = new ManualEngine();
-    const half = "x".repeat(SCRIPT_BYTES_MAX / 2);
-    server.run(load(1, half, true));
-    server.run(load(2, half));
-    expect(server.run(load(3, half)).ops).toMatchObject([
-      { kind: "script-end", sha: shaOf(2) },
+    const body = "x".repeat(SCRIPT_BODY_BYTES_MAX);
+    const fitting = SCRIPT_BYTES_MAX / SCRIPT_BODY_BYTES_MAX;
+    for (let index = 1; index < fitting; index += 1) server.run(load(index, body, true));
+    server.run(load(fitting, body));
+    expect(server.run(load(fitting + 1, body, true)).ops).toMatchObject([
+      { kind: "script-end", sha: shaOf(fitting) },
       { kind: "script-put" },
     ]);
     const full = `OOM the limit of ${SCRIPT_BYTES_MAX} bytes of scripts is reached`;
-    expect(server.answer(load(4, `${half}x`))).toBe(full);
-    expect(server.answer(get(3))).toBe(half);
+    expect(server.answer(load(fitting + 2, "x"))).toBe(full);
+    expect(server.answer(get(fitting + 1))).toBe(body);
     expect(server.engine.state.scripts.bytes).toBe(SCRIPT_BYTES_MAX);
+  });
+
+  test("are each short enough for a row", () => {
+    const server = new ManualEngine();
+    const body = "x".repeat(SCRIPT_BODY_BYTES_MAX + 1);
+    expect(server.answer(load(1, body))).toContain(`${SCRIPT_BODY_BYTES_MAX + 1} bytes`);
+    expect(server.answer(get(1))).toBeNull();
   });
 });

@@ -233,7 +233,10 @@ const CONVERSATIONS: Readonly<Record<string, readonly Exchange[]>> = {
       "REPLICAOF 127.0.0.1 6379",
       "-ERR Leasehold does not replicate from another server; REPLICAOF NO ONE takes the primary role",
     ),
-    differs("DEBUG SLEEP 0", "-NOPERM DEBUG is switched off; start the server with debug commands to use it"),
+    differs(
+      "DEBUG SLEEP 0",
+      "-NOPERM DEBUG is switched off; start the server with --enable-debug-command yes to use it",
+    ),
   ],
   "command introspection": [
     ...same(

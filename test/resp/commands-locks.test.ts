@@ -143,10 +143,10 @@ describe("arguments", () => {
   const refused: [string[], string][] = [
     [["LOCK.ACQUIRE", "l"], "ERR wrong number of arguments for 'lock.acquire' command"],
     [["LOCK.ACQUIRE", "l", ""], "ERR the lease id must not be empty"],
-    [["LOCK.ACQUIRE", "l", "a", "FOO"], "ERR syntax error"],
-    [["LOCK.ACQUIRE", "l", "a", "SHARED", "LIMIT", "2"], "ERR syntax error"],
-    [["LOCK.ACQUIRE", "l", "a", "BLOCK", "1", "BLOCK", "1"], "ERR syntax error"],
-    [["LOCK.ACQUIRE", "l", "a", "BLOCK"], "ERR syntax error"],
+    [["LOCK.ACQUIRE", "l", "a", "FOO"], "ERR syntax error at 'FOO'"],
+    [["LOCK.ACQUIRE", "l", "a", "SHARED", "LIMIT", "2"], "ERR syntax error at 'LIMIT'"],
+    [["LOCK.ACQUIRE", "l", "a", "BLOCK", "1", "BLOCK", "1"], "ERR syntax error at 'BLOCK'"],
+    [["LOCK.ACQUIRE", "l", "a", "BLOCK"], "ERR syntax error at 'BLOCK': a number must follow"],
     [
       ["LOCK.ACQUIRE", "l", "a", "BLOCK", "1.5"],
       "ERR invalid BLOCK time '1.5': must be a whole number of milliseconds from 0 (no limit) to 9007199254740991",
@@ -159,7 +159,7 @@ describe("arguments", () => {
       ["LOCK.ACQUIRE", "l", "a", "LIMIT", "0"],
       "ERR invalid LIMIT '0': must be a whole number of permits from 1 to 1000000",
     ],
-    [["LOCK.RELEASE", "l", "a", "TOKEN"], "ERR syntax error"],
+    [["LOCK.RELEASE", "l", "a", "TOKEN"], "ERR syntax error at 'TOKEN': a token must follow"],
     [
       ["LOCK.RELEASE", "l", "a", "TOKEN", "x"],
       "ERR invalid token 'x': must be a whole number, as LOCK.ACQUIRE answered it",

@@ -1,5 +1,6 @@
 import {
   type BigIntStats,
+  existsSync,
   linkSync,
   mkdirSync,
   readdirSync,
@@ -224,14 +225,21 @@ export class DataDirectory {
   }
 }
 
-/** Makes the directory and those above it, durably. */
+/**
+ * Makes the directory and those above it, durably. One by one: Node's own recursive mkdir never ends where the system says that the parent is
+ * missing although it is there, as /proc does.
+ */
 function makeDirectory(path: string): void {
-  const topmost = mkdirSync(path, { recursive: true, mode: DIRECTORY_MODE });
-  if (topmost === undefined) return;
-  for (let made = path; ; made = dirname(made)) {
-    syncDirectory(dirname(made));
-    if (made === topmost) return;
+  if (existsSync(path)) return;
+  const parent = dirname(path);
+  makeDirectory(parent);
+  try {
+    mkdirSync(path, { mode: DIRECTORY_MODE });
+  } catch (error) {
+    // Another process was quicker.
+    if (errnoOf(error) !== "EEXIST") throw error;
   }
+  syncDirectory(parent);
 }
 
 function removeIfThere(path: string): void {

@@ -1,5 +1,5 @@
 import type { Command, KeyValue } from "../../engine/command.js";
-import { empty, SYNTAX_ERROR, tooLong, tooMany } from "../../engine/errors.js";
+import { clauseIncomplete, empty, syntaxErrorAt, tooLong, tooMany } from "../../engine/errors.js";
 import { KEYS_PER_COMMAND_MAX, LABEL_BYTES_MAX, REQUEST_NONCE_BYTES_MAX } from "../../engine/limits.js";
 import { ErrorReply, type ByteString } from "../../engine/reply.js";
 import {
@@ -79,7 +79,7 @@ function lifeCommands(): CommandRow[] {
       summary: "Starts the TTL of leases anew. Never writes to disk.",
       complexity: "O(1) for each lease",
       arguments: [several(leaseId)],
-      replies: "remaining ms, the full TTL; of several ids an array, -2 for each dead one",
+      replies: "remaining ms, the full TTL, or the error `NOLEASE`; of several ids an array, -2 for each dead one",
       examples: ["LEASE.KEEPALIVE worker-7", "LEASE.KEEPALIVE worker-7 worker-8"],
       keys: [1, -1, 1],
       parse: parseKeepAlive,
@@ -227,7 +227,8 @@ function parseSetTtl(argv: readonly ByteString[]): Command | ErrorReply {
   const width = ttlWidth(argv, 2);
   const ttlMs = parseTtlMs(argv, 2, width, "lease.setttl");
   if (ttlMs instanceof ErrorReply) return ttlMs;
-  if (argv.length > 2 + width) return SYNTAX_ERROR;
+  const stray = argv[2 + width];
+  if (stray !== undefined) return syntaxErrorAt(stray);
   return { kind: "lease-setttl", id, ttlMs };
 }
 
@@ -235,7 +236,8 @@ function parseAttach(argv: readonly ByteString[]): Command | ErrorReply {
   const [, id = "", attached = "", value = "", option] = argv;
   const error = leaseIdError(id) ?? keyError(attached) ?? valueError(value);
   if (error !== null) return error;
-  if (argv.length > 5 || (option !== undefined && !isWord(option, "FORCE"))) return SYNTAX_ERROR;
+  if (option !== undefined && !isWord(option, "FORCE")) return syntaxErrorAt(option);
+  if (argv[5] !== undefined) return syntaxErrorAt(argv[5]);
   return { kind: "lease-attach", id, key: attached, value, force: option !== undefined };
 }
 
@@ -269,20 +271,21 @@ function parseGrantClauses(argv: readonly ByteString[], at: number): GrantClause
   while (index < argv.length) {
     const clause = argv[index] ?? "";
     const first = argv[index + 1];
-    if (first === undefined) return SYNTAX_ERROR;
     if (isWord(clause, "KEY")) {
       const value = argv[index + 2];
-      if (value === undefined) return SYNTAX_ERROR;
+      if (first === undefined || value === undefined) return clauseIncomplete(clause, "a key and a value");
       const error = keyError(first) ?? valueError(value);
       if (error !== null) return error;
       keys ??= [];
       keys.push({ key: first, value });
       index += 3;
     } else if (isWord(clause, "LABEL") && label === null) {
+      if (first === undefined) return clauseIncomplete(clause, "a text");
       if (first.length > LABEL_BYTES_MAX) return tooLong("the label", first.length, LABEL_BYTES_MAX);
       label = first;
       index += 2;
     } else if (isWord(clause, "REQUEST") && request === null) {
+      if (first === undefined) return clauseIncomplete(clause, "a nonce");
       if (first.length === 0) return empty("the request nonce");
       if (first.length > REQUEST_NONCE_BYTES_MAX) {
         return tooLong("the request nonce", first.length, REQUEST_NONCE_BYTES_MAX);
@@ -290,7 +293,7 @@ function parseGrantClauses(argv: readonly ByteString[], at: number): GrantClause
       request = first;
       index += 2;
     } else {
-      return SYNTAX_ERROR;
+      return syntaxErrorAt(clause);
     }
   }
   if (keys !== null && keys.length > KEYS_PER_COMMAND_MAX) return tooMany("keys", keys.length, KEYS_PER_COMMAND_MAX);

@@ -1,5 +1,11 @@
 import type { Command, LockMode } from "../../engine/command.js";
-import { blockTimeInvalid, permitsInvalid, SYNTAX_ERROR, tokenInvalid } from "../../engine/errors.js";
+import {
+  blockTimeInvalid,
+  clauseIncomplete,
+  permitsInvalid,
+  syntaxErrorAt,
+  tokenInvalid,
+} from "../../engine/errors.js";
 import { LOCK_PERMITS_MAX, TTL_MS_MAX } from "../../engine/limits.js";
 import { ErrorReply, type ByteString } from "../../engine/reply.js";
 import { after, integer, key, oneOf, optional, text, word, type CommandRow } from "../command-definition.js";
@@ -107,8 +113,10 @@ function parseAcquire(argv: readonly ByteString[]): Command | ErrorReply {
       index += 1;
       continue;
     }
+    const isKnown = isWord(clause, "BLOCK") || isWord(clause, "LIMIT") || isWord(clause, "VALUE");
+    if (!isKnown) return syntaxErrorAt(clause);
     const given = argv[index + 1];
-    if (given === undefined) return SYNTAX_ERROR;
+    if (given === undefined) return clauseIncomplete(clause, isWord(clause, "VALUE") ? "a value" : "a number");
     if (isWord(clause, "BLOCK") && blockMs === null) {
       blockMs = parseInteger(given);
       if (blockMs === null || blockMs < 0) return blockTimeInvalid(given, TTL_MS_MAX);
@@ -121,7 +129,7 @@ function parseAcquire(argv: readonly ByteString[]): Command | ErrorReply {
       if (tooLong !== null) return tooLong;
       value = given;
     } else {
-      return SYNTAX_ERROR;
+      return syntaxErrorAt(clause);
     }
     index += 2;
   }
@@ -133,7 +141,9 @@ function parseRelease(argv: readonly ByteString[]): Command | ErrorReply {
   const error = keyError(name) ?? leaseIdError(id);
   if (error !== null) return error;
   if (clause === undefined) return { kind: "lock-release", key: name, id, token: null };
-  if (argv.length !== 5 || !isWord(clause, "TOKEN")) return SYNTAX_ERROR;
-  const token = tokenOf(given ?? "");
+  if (!isWord(clause, "TOKEN")) return syntaxErrorAt(clause);
+  if (given === undefined) return clauseIncomplete(clause, "a token");
+  if (argv[5] !== undefined) return syntaxErrorAt(argv[5]);
+  const token = tokenOf(given);
   return token instanceof ErrorReply ? token : { kind: "lock-release", key: name, id, token };
 }

@@ -235,7 +235,10 @@ function debugRow(context: ServerContext): CommandRow {
   };
 }
 
-const DEBUG_REFUSED = withCode("NOPERM", "DEBUG is switched off; start the server with debug commands to use it");
+const DEBUG_REFUSED = withCode(
+  "NOPERM",
+  "DEBUG is switched off; start the server with --enable-debug-command yes to use it",
+);
 
 // Saving --------------------------------------------------------------------------------------------------------------
 
