@@ -1,5 +1,3 @@
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import type { RoleKeeper, RoleKeeperOptions } from "#src/cluster/role-keeper.js";
 import { SuspendGuard } from "#src/cluster/suspend-guard.js";
 import { ReleaseQueue } from "#src/durability/release-queue.js";
@@ -7,6 +5,7 @@ import { Engine } from "#src/engine/engine.js";
 import type { Session } from "#src/ports.js";
 import { simulateCluster, type ClusterSimulationOptions, type ClusterSimulationResult } from "./cluster-simulation.js";
 import type { ClusterFaults, ClusterSwarm } from "./cluster-swarm.js";
+import { mutantUrl, type Edit } from "./mutant-module.js";
 import type { ClusterRule } from "./rules.js";
 import type { StoreBugs } from "./sim-shared-store.js";
 
@@ -27,29 +26,12 @@ export interface ClusterMutation {
   /** Puts the bug in; returns what takes it out again. */
   readonly install?: () => () => void;
   /** Text of the keeper of the role, and what stands there instead. */
-  readonly keeper?: readonly (readonly [text: string, instead: string])[];
+  readonly keeper?: readonly Edit[];
   /** What only rules about rows and clients may find: it is to be seen by those whom it hurts. */
   readonly rulesOff?: readonly ClusterRule[];
 }
 
-const require = createRequire(import.meta.url);
-
 type KeeperClass = new (options: RoleKeeperOptions) => RoleKeeper;
-
-/** A copy of the keeper's module with other text in some places; each has to be there exactly once. */
-async function mutantKeeper(edits: readonly (readonly [string, string])[]): Promise<KeeperClass> {
-  const path = require.resolve("#src/cluster/role-keeper.js");
-  let text = readFileSync(path, "utf8").replace(/\n\/\/# sourceMappingURL=.*/, "");
-  for (const [place, instead] of edits) {
-    if (text.split(place).length !== 2) throw new Error(`the keeper has not exactly one '${place}'`);
-    text = text.replace(place, instead);
-  }
-  text = text.replace(/ from "(\.[^"]*)"/g, (_, name: string) => ` from "${new URL(name, `file://${path}`).href}"`);
-  const module = (await import(`data:text/javascript;base64,${Buffer.from(text).toString("base64")}`)) as {
-    readonly RoleKeeper: KeeperClass;
-  };
-  return module.RoleKeeper;
-}
 
 function replace<Owner extends object, Name extends keyof Owner>(
   owner: Owner,
@@ -76,7 +58,7 @@ const withFaults =
   });
 
 /** Requests that come late, after their sender gave them up. */
-const withLateRequests = (swarm: ClusterSwarm): ClusterSwarm => ({
+export const withLateRequests = (swarm: ClusterSwarm): ClusterSwarm => ({
   ...swarm,
   link: { ...swarm.link, lateRequestChance: 0.1, lateMsMax: 2 * swarm.times.roleMs },
 });
@@ -245,12 +227,19 @@ function answerNilInsteadOfNothing(): () => void {
   };
 }
 
+async function importKeeper(edits: readonly Edit[]): Promise<KeeperClass> {
+  const module = (await import(mutantUrl("#src/cluster/role-keeper.js", edits))) as {
+    readonly RoleKeeper: KeeperClass;
+  };
+  return module.RoleKeeper;
+}
+
 /** Prepares a mutation; what comes back runs one seed with it. */
 export async function prepareClusterMutation(
   name: ClusterMutationName,
 ): Promise<(seed: number, options?: Pick<ClusterSimulationOptions, "verbose">) => ClusterSimulationResult> {
   const mutation: ClusterMutation = CLUSTER_MUTATIONS[name];
-  const Keeper = mutation.keeper === undefined ? null : await mutantKeeper(mutation.keeper);
+  const Keeper = mutation.keeper === undefined ? null : await importKeeper(mutation.keeper);
   return (seed, options = {}) => {
     const undo = mutation.install?.() ?? (() => undefined);
     try {

@@ -10,7 +10,7 @@ import type { Layout } from "./role-rows.js";
 import { demand, type ClusterRule } from "./rules.js";
 import { CALM_LINK, SimLink } from "./sim-link.js";
 import { SimShared } from "./sim-shared.js";
-import { EtcdStore } from "#src/durability/etcd/etcd-store.js";
+import { EtcdStore, type EtcdStoreOptions } from "#src/durability/etcd/etcd-store.js";
 import { EtcdKeys } from "#src/durability/etcd/rows.js";
 import type { SharedStore } from "#src/durability/shared-store.js";
 import { SimEtcd } from "./sim-etcd.js";
@@ -30,8 +30,24 @@ export interface ClusterSimulationOptions {
   readonly adjust?: (swarm: ClusterSwarm) => ClusterSwarm;
   readonly storeBugs?: Partial<StoreBugs>;
   readonly Keeper?: new (options: RoleKeeperOptions) => RoleKeeper;
+  /** Of the real etcd store. */
+  readonly Store?: new (options: EtcdStoreOptions) => EtcdStore;
   /** Rules that are not asked, so that others are on trial. */
   readonly rulesOff?: readonly ClusterRule[];
+  /** Somebody who does things at times of his own. */
+  readonly operator?: (control: ClusterControl) => void;
+}
+
+/** What an operator may lay hands on. */
+export interface ClusterControl {
+  readonly world: World;
+  readonly shared: SimShared;
+  /** By machine. */
+  readonly links: readonly SimLink[];
+  /** The processes that run now. */
+  readonly nodes: () => readonly ClusterNode[];
+  /** Who serves now. */
+  readonly primary: () => ClusterNode | null;
 }
 
 export interface ClusterSimulationResult {
@@ -84,7 +100,11 @@ export async function simulateOnEtcd(
   options: Omit<ClusterSimulationOptions, "storeBugs"> = {},
 ): Promise<ClusterSimulationResult> {
   const keys = new EtcdKeys(CLUSTER_NAME);
-  const layout = { fence: keys.fence.toString("latin1"), rowPrefix: keys.rowPrefix.toString("latin1") };
+  const layout: Layout = {
+    fence: keys.fence.toString("latin1"),
+    rowPrefix: keys.rowPrefix.toString("latin1"),
+    journalPrefix: keys.journalRange.key.toString("latin1"),
+  };
   const simulation = new ClusterSimulation(seed, options, layout);
   return simulation.result(await simulation.runWithPromises());
 }
@@ -124,8 +144,12 @@ class ClusterSimulation {
     this.world = new World(seed, options.verbose);
     const chosen = chooseClusterSwarm(this.world.random);
     this.swarm = options.adjust?.(chosen) ?? chosen;
-    this.#judge = new Judge(this.world, layout, options.rulesOff ?? []);
     this.#shared = new SimShared(this.world);
+    const rowsNow = (): string[] => {
+      const { rowPrefix } = layout;
+      return this.#shared.range(rowPrefix, `${rowPrefix}\xff`).map(({ key }) => key);
+    };
+    this.#judge = new Judge(this.world, layout, rowsNow, options.rulesOff ?? []);
     this.#shared.observer = this.#judge;
     this.counts = {
       ...this.#judge.counts,
@@ -230,6 +254,17 @@ class ClusterSimulation {
       client.start();
     }
     this.#switchFaultsOn();
+    this.#options.operator?.({
+      world,
+      shared: this.#shared,
+      links: this.#links,
+      nodes: () => this.#alive(),
+      primary: () => this.#serving()[0] ?? null,
+    });
+  }
+
+  #serving(): ClusterNode[] {
+    return this.#alive().filter((node) => node.isPrimary && node.keeper.hasTerm && !node.host.isHeld);
   }
 
   /** Clocks at the ends of what is allowed are met more often than others. */
@@ -290,7 +325,8 @@ class ClusterSimulation {
         onSent,
       });
     }
-    const store = new EtcdStore({
+    const Store = this.#options.Store ?? EtcdStore;
+    const store = new Store({
       client: new SimEtcd(world, { shared, link, host, requestTimeoutMs, onSent }),
       cluster: CLUSTER_NAME,
       clock: host.clock,
@@ -301,6 +337,8 @@ class ClusterSimulation {
       incarnation,
       resolveMsMax: roleMs / 2,
       rangeBytes: swarm.pageRows * 100,
+      txnOperationsMax: swarm.txnOperationsMax,
+      txnBytesMax: swarm.txnBytesMax,
       compaction: null,
     });
     store.announceAs(address);
@@ -451,7 +489,7 @@ class ClusterSimulation {
     const fromMs = world.nowMs;
     // A node that gave the role up lets others go first for twice the role's duration; with one candidate there are no others.
     const boundMs = (swarm.candidates > 1 ? 1 : 2) * roleMs + SLACK_MS;
-    const isServed = (): boolean => this.#alive().some((node) => node.isPrimary && node.keeper.hasTerm);
+    const isServed = (): boolean => this.#serving().length > 0;
     yield this.#phase(boundMs, isServed);
     const roles = (): string =>
       this.#alive()
@@ -475,8 +513,8 @@ class ClusterSimulation {
         .map(({ name }) => name)
         .join(", ");
     demand(areServed(), "liveness", () => `not served ${boundMs} ms after somebody could: ${left()}`);
-    const primary = this.#alive().filter((node) => node.isPrimary && node.keeper.hasTerm);
-    demand(primary.length === 1, "liveness", () => `${primary.length} nodes are primary while all is well`);
+    const primaries = this.#serving().length;
+    demand(primaries === 1, "liveness", () => `${primaries} nodes are primary while all is well`);
   }
 
   /** Clients end; what they leave ends by itself. */

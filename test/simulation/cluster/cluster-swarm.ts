@@ -18,6 +18,9 @@ export interface ClusterSwarm {
   readonly clockErrorPerMille: number;
   readonly link: LinkTimes;
   readonly pageRows: number;
+  /** Of the real etcd store: what one transaction may hold. A batch of more goes through the journal. */
+  readonly txnOperationsMax: number;
+  readonly txnBytesMax: number;
   readonly workload: Workload;
   /** How long faults go on. */
   readonly safetyMs: number;
@@ -59,7 +62,7 @@ function soundTimes(roleMs: number): RoleTimes {
 }
 
 export function chooseClusterSwarm(random: Random): ClusterSwarm {
-  const times = soundTimes(random.pick([2_000, 2_000, 2_000, 3_000, 6_000]));
+  const times = soundTimes(random.pick([2_000, 2_000, 2_000, 2_000, 3_000, 6_000]));
   const { roleMs, requestTimeoutMs } = times;
   const nodes = random.pick([2, 3, 3, 3]);
   const isLossy = random.chance(0.4);
@@ -81,6 +84,8 @@ export function chooseClusterSwarm(random: Random): ClusterSwarm {
       loseAnswerChance: isLossy ? random.pick([0.005, 0.03]) : 0,
     },
     pageRows: random.pick([1, 3, 100]),
+    txnOperationsMax: random.pick([4, 8, 128]),
+    txnBytesMax: random.pick([500, 1_400_000]),
     workload: {
       clients: random.integer(2, 5),
       keys: random.integer(1, 3),

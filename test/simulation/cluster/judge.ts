@@ -5,6 +5,7 @@ import type { ByteString } from "#src/engine/reply.js";
 import type { World } from "../sim-world.js";
 import { demand } from "./rules.js";
 import type { AppliedChange, SharedObserver } from "./sim-shared.js";
+import { JournalWatch } from "./journal-watch.js";
 import { decodeFenceValue, type Layout } from "./role-rows.js";
 
 /**
@@ -50,10 +51,15 @@ export interface JudgeCounts {
   keepAlives: number;
   acquisitions: number;
   unknownOutcomes: number;
+  journaledBatches: number;
 }
 
 export class Judge implements SharedObserver {
   readonly #world: World;
+  readonly #layout: Layout;
+  /** The keys of all rows in the shared store. */
+  readonly #rowsNow: () => readonly ByteString[];
+  readonly #journal: JournalWatch | null;
   /** Who had the fence from when on, by transactions of the store. */
   readonly #fences: { readonly atMs: number; readonly incarnation: string; readonly epoch: number }[] = [];
   readonly #epochOwners = new Map<number, string>();
@@ -80,13 +86,14 @@ export class Judge implements SharedObserver {
     keepAlives: 0,
     acquisitions: 0,
     unknownOutcomes: 0,
+    journaledBatches: 0,
   };
 
-  readonly #layout: Layout;
-
-  constructor(world: World, layout: Layout, rulesOff: readonly string[]) {
+  constructor(world: World, layout: Layout, rowsNow: () => readonly ByteString[], rulesOff: readonly string[]) {
     this.#world = world;
     this.#layout = layout;
+    this.#rowsNow = rowsNow;
+    this.#journal = layout.journalPrefix === null ? null : new JournalWatch(layout.journalPrefix);
     this.#off = new Set(rulesOff);
   }
 
@@ -97,9 +104,16 @@ export class Judge implements SharedObserver {
     this.counts.transactions += 1;
     const fence = changes.find(({ key }) => key === fenceKey);
     if (fence !== undefined && fence.value !== null) this.#fenceWritten(fence.value);
-    const rows = changes.flatMap(({ key, value }) =>
+    const written = changes.flatMap(({ key, value }) =>
       key.startsWith(rowPrefix) ? [{ key: key.slice(rowPrefix.length), value }] : [],
     );
+    const meaning = this.#journal?.meaningOf(changes, written) ?? { rows: written, isDropped: false };
+    this.#takeEffect(meaning.rows);
+    if (meaning.isDropped) this.#checkRows();
+    this.counts.journaledBatches = this.#journal?.batches ?? 0;
+  }
+
+  #takeEffect(rows: readonly AppliedChange[]): void {
     // What a take-over writes about itself is no batch.
     if (rows.length === 0 || rows.some(({ key }) => key === IDENTITY_ROW)) return;
     const isRepeated = this.#isRepeatedBatch(rows);
@@ -110,6 +124,18 @@ export class Judge implements SharedObserver {
     }
     for (const key of touched) this.#checkHolders(key);
     this.#checkBeliefs(rows);
+  }
+
+  /** The rows that are there are those that there ought to be. */
+  #checkRows(): void {
+    const { rowPrefix } = this.#layout;
+    const there = this.#rowsNow().map((key) => key.slice(rowPrefix.length));
+    const found = there.filter((name) => name.startsWith("l/") || name.startsWith("n/")).sort();
+    const expected = [...[...this.leases].map((id) => `l/${id}`), ...this.#keyRows.keys()].sort();
+    const isWhole = found.length === expected.length && found.every((name, index) => name === expected[index]);
+    const text = (): string =>
+      `the journal is dropped before its batch is applied: ${found.join(" ")} for ${expected.join(" ")}`;
+    demand(isWhole, "S2-one-history", text);
   }
 
   #fenceWritten(value: Uint8Array): void {

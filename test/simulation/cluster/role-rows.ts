@@ -7,6 +7,8 @@ export interface Layout {
   readonly fence: ByteString;
   /** What lies behind it is a row of the schema. */
   readonly rowPrefix: ByteString;
+  /** Of the journal for batches that are too large for one transaction; null: there is none. */
+  readonly journalPrefix: ByteString | null;
 }
 
 /** What a fence row holds; `tenure` counts the take-overs that a process tried. */

@@ -58,7 +58,12 @@ export class SimEtcd implements EtcdCalls {
   }
 
   rangePacked(request: RangeRequest): Promise<PackedRows> {
-    return this.#call(() => pack(this.#rangeAtStore(request)));
+    return this.#call(() => {
+      // A member that lags does not know the revision yet.
+      const { random } = this.#world;
+      if (random.chance(this.#options.link.times.slowChance)) throw new EtcdError("behind", "a future revision");
+      return pack(this.#rangeAtStore(request));
+    });
   }
 
   txn({ guards, success, failure }: TxnRequest): Promise<TxnReply> {
@@ -123,6 +128,7 @@ export class SimEtcd implements EtcdCalls {
         try {
           return { answer: atStore() };
         } catch (error) {
+          if (error instanceof EtcdError) return { error };
           if (error instanceof Compacted) return { error: new EtcdError("compacted", error.message) };
           throw error;
         }

@@ -59,7 +59,7 @@ const BEAT = "beat";
 const ROW_PREFIX = "r/";
 const NODE_PREFIX = "n/";
 
-export const SIMPLE_LAYOUT: Layout = { fence: FENCE, rowPrefix: ROW_PREFIX };
+export const SIMPLE_LAYOUT: Layout = { fence: FENCE, rowPrefix: ROW_PREFIX, journalPrefix: null };
 
 const endOf = (prefix: string): string => `${prefix}\xff`;
 
