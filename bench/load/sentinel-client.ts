@@ -9,16 +9,17 @@ import { Redis } from "ioredis";
 export type Pauses = "50 ms" | "its defaults";
 
 const PAUSE_MS = 50;
-/** After an error reply, as a node gives it that is not primary yet. */
-const AFTER_ERROR_MS = 5;
+/** From an answer that does not count to the next command: so fine a time is told. */
+const BETWEEN_MS = 5;
 
 export class SentinelClient {
   readonly #redis: Redis;
 
-  constructor(sentinelPorts: readonly number[], pauses: Pauses) {
+  /** `cluster`: the name that Sentinels know the primary by. */
+  constructor(cluster: string, sentinelPorts: readonly number[], pauses: Pauses) {
     const own = { retryStrategy: () => PAUSE_MS, sentinelRetryStrategy: () => PAUSE_MS };
     this.#redis = new Redis({
-      name: "leasehold",
+      name: cluster,
       sentinels: sentinelPorts.map((port) => ({ host: "127.0.0.1", port })),
       // A request waits for the connection, however long that takes.
       maxRetriesPerRequest: null,
@@ -46,8 +47,8 @@ export class SentinelClient {
         last = JSON.stringify(reply);
       } catch (error) {
         last = error instanceof Error ? error.message : String(error);
-        await new Promise((resolve) => setTimeout(resolve, AFTER_ERROR_MS));
       }
+      await new Promise((resolve) => setTimeout(resolve, BETWEEN_MS));
     }
     throw new Error(`${command[0]} was not acknowledged within ${msMax} ms; the last answer: ${last}`);
   }

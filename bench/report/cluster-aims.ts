@@ -3,6 +3,12 @@ import type { Aim, Cell, Results } from "./results.js";
 
 /** What several nodes on etcd aim at: see aims.ts. */
 
+/** What is a grant here, and what is one in etcd: as the cells of the scenario name it. */
+export const WAYS_OF_GRANT = {
+  withKey: { ours: "GRANT with one key", theirs: "LeaseGrant, then Txn(Put)", label: "with one key" },
+  withoutKey: { ours: "GRANT without a key", theirs: "LeaseGrant alone", label: "without a key" },
+} as const;
+
 type Reached = Aim["reached"][number];
 
 /** How long a primary may be silent before it is replaced: the default, with which the nodes ran. */
@@ -59,13 +65,11 @@ export function clusterAimsOf(results: Pick<Results, "cells" | "figures" | "quic
 }
 
 function againstEtcd(grants: readonly Cell[], connections: number): Reached[] {
-  return ["with", "without"].flatMap((word) => {
-    const at = (cell: Cell): boolean => cell.connections === connections;
-    const ours = grants.find((cell) => at(cell) && cell.way?.startsWith(`GRANT ${word} `) === true);
-    const theirWay = word === "with" ? "LeaseGrant, then Txn(Put)" : "LeaseGrant alone";
-    const theirs = grants.find((cell) => at(cell) && cell.way === theirWay);
-    if (ours === undefined || theirs === undefined) return [];
-    return [reachedBy(ours, theirs, "opsPerSecond", word === "with" ? "with one key" : "without a key")];
+  return Object.values(WAYS_OF_GRANT).flatMap(({ ours, theirs, label }) => {
+    const of = (way: string): Cell | undefined =>
+      grants.find((cell) => cell.connections === connections && cell.way === way);
+    const [own, other] = [of(ours), of(theirs)];
+    return own === undefined || other === undefined ? [] : [reachedBy(own, other, "opsPerSecond", label)];
   });
 }
 

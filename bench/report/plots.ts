@@ -1,4 +1,5 @@
 import { count, groupOf } from "./aims.js";
+import { WAYS_OF_GRANT } from "./cluster-aims.js";
 import { aimChart, barChart, percentileChart, timeChart } from "./charts.js";
 import type { Aim, Cell, Results, Round, Storm } from "./results.js";
 import { grouped } from "../measure/statistics.js";
@@ -7,7 +8,7 @@ import { contenderLabel, figure } from "./tables.js";
 /** Every plot of a run: file name to SVG text. What was not measured has no plot. */
 export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, string> {
   const plots = new Map<string, string>();
-  const add = (name: string, cells: readonly Cell[], draw: (cells: readonly Cell[]) => string): void => {
+  const add: AddPlot = (name, cells, draw) => {
     if (cells.length > 0) plots.set(`${name}.svg`, draw(cells));
   };
   const closed = results.cells.filter((cell) => cell.load !== "open-loop");
@@ -67,26 +68,31 @@ export function plotsOf(results: Results, aims: readonly Aim[]): Map<string, str
       ].join(", "),
     ),
   );
-  const ofCluster = (operation: Cell["operation"]): Cell[] =>
-    of("cluster").filter((cell) => cell.operation === operation);
-  add("cluster-grant", ofCluster("grant"), (cells) =>
-    bars(
-      "Durable grants per second, through Leasehold and by etcd alone",
-      "per second",
-      cells,
-      "opsPerSecond",
-      connected,
-    ),
-  );
-  add("cluster-grant-cpu", ofCluster("grant"), (cells) =>
-    bars("CPU time per durable grant, the node's etcd included", "us", cells, "cpuUsPerOp", connected),
-  );
-  add("cluster-keepalive", ofCluster("keep-alive"), (cells) =>
-    bars("Keep-alives per second, 50 connections", "per second", cells, "opsPerSecond", (cell) => `P=${cell.pipeline}`),
-  );
+  addCluster(of("cluster"), add);
   addPercentiles(plots, results.cells);
   for (const storm of results.storms) plots.set(`storm-${storm.name}.svg`, stormPlot(storm));
   return plots;
+}
+
+function isOneOf(way: string | null, { ours, theirs }: { readonly ours: string; readonly theirs: string }): boolean {
+  return way === ours || way === theirs;
+}
+
+type AddPlot = (name: string, cells: readonly Cell[], draw: (cells: readonly Cell[]) => string) => void;
+
+function addCluster(cells: readonly Cell[], add: AddPlot): void {
+  const grants = cells.filter((cell) => cell.operation === "grant" && isOneOf(cell.way, WAYS_OF_GRANT.withKey));
+  const connected = (cell: Cell): string => count(cell.connections, "connection");
+  add("cluster-grant", grants, (shown) =>
+    bars("Durable grants per second, one key each", "per second", shown, "opsPerSecond", connected),
+  );
+  add("cluster-grant-cpu", grants, (shown) =>
+    bars("CPU time per durable grant, the node's etcd included", "us", shown, "cpuUsPerOp", connected),
+  );
+  const keepAlives = cells.filter(({ operation }) => operation === "keep-alive");
+  add("cluster-keepalive", keepAlives, (shown) =>
+    bars("Keep-alives per second, 50 connections", "per second", shown, "opsPerSecond", (cell) => `P=${cell.pipeline}`),
+  );
 }
 
 /** One group of bars per load, one bar per contender; below it the first one's median by that of the last. */

@@ -12,6 +12,8 @@ import { fill, TTL_MS } from "./commands.js";
  * another node counts. A node that is gone is replaced before the next round.
  */
 
+/** The default. */
+const CLUSTER = "leasehold";
 const LEASES = 10_000;
 const NODES = 3;
 const ACKNOWLEDGED_MS_MAX = 60_000;
@@ -71,7 +73,7 @@ async function endPrimary(
 ): Promise<OutageMs> {
   for (const node of nodes) if (node !== primary) await untilStandingBy(node);
   const sentinels = nodes.map(({ sentinelPort }) => sentinelPort);
-  const clients = PAUSES.map((pauses) => ({ pauses, client: new SentinelClient(sentinels, pauses) }));
+  const clients = PAUSES.map((pauses) => ({ pauses, client: new SentinelClient(CLUSTER, sentinels, pauses) }));
   try {
     for (const { client } of clients) {
       await client.acknowledgedAtMs(KEEP_ALIVE, null, ACKNOWLEDGED_MS_MAX);

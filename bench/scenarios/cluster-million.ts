@@ -10,6 +10,7 @@ import { checkAlive, fill } from "./commands.js";
  */
 
 const QUOTA_BYTES = 8 * 2 ** 30;
+const FILL_MS_MAX = 600_000;
 const SERVING_MS_MAX = 120_000;
 const SETTLE_MS = 5000;
 const MIB = 2 ** 20;
@@ -27,16 +28,21 @@ export async function millionOnEtcd(bench: Bench): Promise<void> {
     const plan = { endpoints: endpointsOf(members), quotaBytes: QUOTA_BYTES };
     const former = await launchNode(places, plan);
     servers.push(former.server);
-    figure("fill-rate", "granted", count / (await fill(former.server, count)), "per second");
+    figure("fill-rate", "granted", count / (await fill(former.server, count, false, FILL_MS_MAX)), "per second");
 
     const successor = await launchNode(places, plan);
     servers.push(successor.server);
     await sleep(quick ? 500 : 2000);
     const emptyBytes = successor.server.residentBytes();
+    const cpuBefore = servers.map((server) => server.cpu().processMs);
     const startedMs = performance.now();
     former.server.signal("SIGTERM");
     await untilServing(successor);
     figure("load", "from SIGTERM of the primary to the first keep-alive", (performance.now() - startedMs) / 1000, "s");
+    const cpuSeconds = (server: ServerProcess): number =>
+      (server.cpu().processMs - (cpuBefore[servers.indexOf(server)] ?? Number.NaN)) / 1000;
+    figure("load-cpu", "CPU time that this took, the new primary", cpuSeconds(successor.server), "s");
+    for (const etcd of members) figure("load-cpu-etcd", "CPU time that this took, etcd", cpuSeconds(etcd), "s");
     const peakBytes = successor.server.peakResidentBytes();
     await former.server.stop();
     await sleep(quick ? 500 : SETTLE_MS);

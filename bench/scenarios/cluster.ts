@@ -1,6 +1,7 @@
 import { runClosedLoop } from "../load/closed-loop.js";
 import type { TargetSpec } from "../load/target.js";
 import { countOf, putsBetween } from "../measure/etcd-revisions.js";
+import { WAYS_OF_GRANT } from "../report/cluster-aims.js";
 import { endpointsOf, launchEtcd, launchNode, type ClusterNode } from "../systems/cluster.js";
 import { launch } from "../systems/launch.js";
 import type { ServerProcess } from "../systems/system.js";
@@ -75,12 +76,12 @@ async function grants(bench: Bench): Promise<void> {
     const leasehold = (withKey: boolean): Omit<GeneratorContender, "job"> => ({
       server: node.server,
       helpers: [etcdBelow],
-      way: withKey ? "GRANT with one key" : "GRANT without a key",
+      way: waysOf(withKey).ours,
       argv: ["LEASE.GRANT", "id", "PX", "ms", ...(withKey ? ["KEY", "key", "value"] : [])],
     });
     const direct = (withKey: boolean): Omit<GeneratorContender, "job"> => ({
       server: etcd,
-      way: withKey ? "LeaseGrant, then Txn(Put)" : "LeaseGrant alone",
+      way: waysOf(withKey).theirs,
       argv: withKey ? ["LeaseGrant", "+", "Txn"] : ["LeaseGrant"],
     });
     for (const connections of bench.options.quick ? [50] : [1, 50, 500]) {
@@ -105,6 +106,10 @@ async function grants(bench: Bench): Promise<void> {
       );
     }
   });
+}
+
+function waysOf(withKey: boolean): { readonly ours: string; readonly theirs: string } {
+  return withKey ? WAYS_OF_GRANT.withKey : WAYS_OF_GRANT.withoutKey;
 }
 
 // Keep-alives -----------------------------------------------------------------------------------------------------------------

@@ -62,7 +62,12 @@ export function grantTarget(server: ServerProcess, from: number, withKey: boolea
 }
 
 /** Gives the server leases (Redis: keys with a TTL) 0..count-1 of the names above. Returns the seconds it took. */
-export async function fill(server: ServerProcess, count: number, withKey = false): Promise<number> {
+export async function fill(
+  server: ServerProcess,
+  count: number,
+  withKey = false,
+  durationMsMax = 300_000,
+): Promise<number> {
   const target: TargetSpec = server.name.startsWith("redis")
     ? {
         kind: "resp",
@@ -81,7 +86,7 @@ export async function fill(server: ServerProcess, count: number, withKey = false
     connections: 8,
     depth: Math.max(1, Math.min(depth, Math.ceil(count / 8))),
     warmupMs: 0,
-    durationMs: 300_000,
+    durationMs: durationMsMax,
     requestsMax: count,
   });
   if (run.errors > 0) throw new Error(`${server.name}: cannot be filled: ${run.firstError}`);

@@ -4,8 +4,8 @@ import { fill, grantTarget, keepAliveTarget } from "./commands.js";
 import { leaseCounts } from "./keepalive.js";
 
 /**
- * Against etcd, by CPU time per operation: its gRPC client in Node is slower than etcd itself, so throughput would say more
- * about the client. Same generator, same shape of load. etcd, too, does several requests more cheaply at once than one by one,
+ * Against etcd, by CPU time per operation: the gRPC client in Node that carries keep-alives is slower than etcd itself, so
+ * throughput would say more about the client. Same generator, same shape of load. etcd, too, does several requests more cheaply at once than one by one,
  * so there are two shapes: 50 connections with one request under way on each, and 8 connections with 32 (etcd's calls side by side in
  * one HTTP/2 connection, Leasehold's in a pipeline). Keep-alives go over one stream per connection, as etcd's own clients do
  * it; grants are grants without keys (in etcd a key would be a second request).
