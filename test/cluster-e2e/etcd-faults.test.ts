@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { Cluster, ROLE_MARGIN_MS, ROLE_MS } from "../support/cluster.js";
 import { ClusterRun } from "../support/cluster-run.js";
 import { EtcdCluster, type EtcdMember } from "../support/etcd.js";
-import { letPass, nowMs, until } from "../support/poll.js";
+import { letPass, meanwhile, nowMs, until } from "../support/poll.js";
 import { useServers } from "../support/server.js";
 import { describeWith } from "../support/tools.js";
 
@@ -65,5 +65,24 @@ describeWith(["etcd"], "etcd of three members", () => {
     await until("a primary", () => run.acknowledgements.some(({ invokeMs }) => invokeMs > backMs), 60_000);
     await run.load(200);
     await run.judge();
+  });
+
+  test("its history is compacted away all the time, also while a new primary loads", async () => {
+    const cluster = await Cluster.start(servers, etcd, 3);
+    const run = new ClusterRun(cluster);
+    const seenFences = await cluster.watchFences();
+    const failovers = async (): Promise<void> => {
+      for (let round = 0; round < 2; round++) {
+        const primary = await run.load(200);
+        await primary.server.kill();
+        await run.servedByAnother(primary, nowMs());
+        await cluster.restart(primary);
+      }
+    };
+    await meanwhile(failovers(), async () => {
+      await cluster.compact();
+      await letPass(20);
+    });
+    await run.judge(seenFences);
   });
 });

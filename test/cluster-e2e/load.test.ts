@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { Cluster } from "../support/cluster.js";
+import { Cluster, LONG_ROLE } from "../support/cluster.js";
 import { ClusterRun } from "../support/cluster-run.js";
 import { EtcdCluster } from "../support/etcd.js";
 import { letPass, nowMs, until } from "../support/poll.js";
@@ -22,7 +22,7 @@ describeWith(["etcd"], "many clients", () => {
   afterAll(() => etcd.stop());
 
   test(`${KEEP_ALIVES} keep-alives: all that reaches etcd is beats and announcements`, async () => {
-    const cluster = await Cluster.start(servers, etcd, 2);
+    const cluster = await Cluster.start(servers, etcd, 2, { args: LONG_ROLE });
     const primary = await cluster.primary();
     const connection = await RespConnection.connect(primary.port);
     await connection.call("LEASE.GRANT", "kept", "PX", 60_000, "KEY", "k", "v");
@@ -52,8 +52,7 @@ describeWith(["etcd"], "many clients", () => {
       contendedKeys: 50,
       pauseMs: 400,
     });
-    const primary = await cluster.primary();
-    await run.load(2 * STORM_CLIENTS, primary);
+    const primary = await run.load(2 * STORM_CLIENTS);
     await primary.server.kill();
     const killedMs = nowMs();
     await run.servedByAnother(primary, killedMs);
@@ -62,7 +61,7 @@ describeWith(["etcd"], "many clients", () => {
   });
 
   test("clients that wait for a lock are let go when the role moves, and none is told that it has it", async () => {
-    const cluster = await Cluster.start(servers, etcd, 2);
+    const cluster = await Cluster.start(servers, etcd, 2, { args: LONG_ROLE });
     const primary = await cluster.primary();
     const holder = await RespConnection.connect(primary.port);
     await holder.call("LEASE.GRANT", "holder", "PX", 60_000);

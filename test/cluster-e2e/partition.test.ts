@@ -1,10 +1,10 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { Cluster, ROLE_MARGIN_MS, ROLE_MS, type ClusterNode } from "../support/cluster.js";
+import { Cluster, type ClusterNode, ETCD_TIMEOUT_MS, ROLE_MARGIN_MS, ROLE_MS } from "../support/cluster.js";
 import { ClusterRun } from "../support/cluster-run.js";
 import { EtcdCluster } from "../support/etcd.js";
 import { letPass, nowMs, until } from "../support/poll.js";
 import { type Direction, TcpProxy } from "../support/proxy.js";
-import { ConnectionClosed, RespConnection, RespError } from "../support/resp-client.js";
+import { type Argument, ConnectionClosed, RespConnection, RespError } from "../support/resp-client.js";
 import { useServers } from "../support/server.js";
 import { describeWith } from "../support/tools.js";
 
@@ -48,7 +48,7 @@ describeWith(["etcd"], "the network between a node and etcd", () => {
   }
 
   /** The one that most requests go through meanwhile. */
-  async function busiest(through: readonly TcpProxy[], load: () => Promise<void>): Promise<TcpProxy> {
+  async function busiest(through: readonly TcpProxy[], load: () => Promise<unknown>): Promise<TcpProxy> {
     const before = through.map(({ requestBytes }) => requestBytes);
     await load();
     const grown = through.map(({ requestBytes }, index) => requestBytes - (before[index] ?? 0));
@@ -59,23 +59,41 @@ describeWith(["etcd"], "the network between a node and etcd", () => {
     return first;
   }
 
-  /** Keeps one lease alive at this node, until the node refuses or closes. Returns when the last acknowledged one was sent. */
-  async function keepAliveToTheEnd(node: ClusterNode, lease: string): Promise<number> {
-    let sentMs = -Infinity;
-    const connection = await RespConnection.connect(node.port);
-    await connection.call("LEASE.GRANT", lease, "PX", 60_000);
+  /**
+   * Keeps a lease alive at a node that is primary, until it refuses or closes. Returns once the first is acknowledged, with when the
+   * last acknowledged one was sent.
+   */
+  async function keptAliveToTheEnd(cluster: Cluster, node: ClusterNode): Promise<{ lastSentMs: Promise<number> }> {
+    let kept = 0;
     for (;;) {
-      const nextMs = nowMs();
-      const reply = await connection.send("LEASE.KEEPALIVE", lease).catch((error: unknown) => {
-        if (error instanceof ConnectionClosed) return new RespError("CLOSED");
-        throw error;
-      });
-      if (reply instanceof RespError) break;
-      sentMs = nextMs;
+      await cluster.moveRoleTo(node);
+      const connection = await RespConnection.connect(node.port);
+      const isGranted = await isAcknowledged(connection, "LEASE.GRANT", `kept-${kept++}`, "PX", 60_000);
+      if (isGranted) return { lastSentMs: keepAliveToTheEnd(connection, `kept-${kept - 1}`) };
+      connection.destroy();
+    }
+  }
+
+  async function keepAliveToTheEnd(connection: RespConnection, lease: string): Promise<number> {
+    let lastMs = -Infinity;
+    for (;;) {
+      const sentMs = nowMs();
+      if (!(await isAcknowledged(connection, "LEASE.KEEPALIVE", lease))) break;
+      lastMs = sentMs;
       await letPass(5);
     }
     connection.destroy();
-    return sentMs;
+    return lastMs;
+  }
+
+  async function isAcknowledged(connection: RespConnection, ...args: Argument[]): Promise<boolean> {
+    return connection.send(...args).then(
+      (reply) => !(reply instanceof RespError),
+      (error: unknown) => {
+        if (error instanceof ConnectionClosed) return false;
+        throw error;
+      },
+    );
   }
 
   const CUTS: readonly [string, readonly Direction[]][] = [
@@ -89,19 +107,19 @@ describeWith(["etcd"], "the network between a node and etcd", () => {
       const through = await newProxy();
       const { cluster, first } = await clusterBehind([through]);
       const run = new ClusterRun(cluster);
-      await run.load(150, first);
-      const lastKeepAlive = keepAliveToTheEnd(first, "kept");
-      await letPass(100);
+      await run.load(150);
+      const { lastSentMs } = await keptAliveToTheEnd(cluster, first);
       through.hold(...directions);
       const cutMs = nowMs();
       expect(await run.servedByAnother(first, cutMs)).toBeLessThan(2 * ROLE_MS + SLACK_MS);
       // A beat that was sent before the cut is worth this much, and none after it is worth anything.
-      expect((await lastKeepAlive) - cutMs).toBeLessThan(ROLE_MS - ROLE_MARGIN_MS);
+      expect((await lastSentMs) - cutMs).toBeLessThan(ROLE_MS - ROLE_MARGIN_MS);
       await run.load(150);
       through.release();
       await until("the first node to see the other primary", async () => {
         const fields = await first.replication();
-        return fields.get("leasehold_role") === "standby" && fields.get("master_link_status") === "up";
+        // or has it again, should that one have lost it on a crowded machine
+        return fields.get("leasehold_role") === "primary" || fields.get("master_link_status") === "up";
       });
       await run.load(100);
       await run.judge();
@@ -119,15 +137,14 @@ describeWith(["etcd"], "the network between a node and etcd", () => {
       connection.destroy();
       return Array.isArray(address) ? Number(address[1]) : null;
     };
-    const [first] = cluster.nodes;
-    await until("the standby to name the primary", async () => (await named()) === first?.port);
+    const isRight = async (): Promise<boolean> => (await named()) === (await cluster.primary()).port;
+    await until("the standby to name the primary", isRight);
     through.hold("requests", "answers");
     await until("the standby to name nobody", async () => (await named()) === null);
     await run.load(300);
     expect((await standby.replication()).get("leasehold_role")).toBe("standby");
     through.release();
-    await until("the standby to name the primary again", async () => (await named()) === first?.port);
-    expect((await cluster.fences()).filter(({ port }) => port !== first?.port)).toEqual([]);
+    await until("the standby to name the primary again", isRight);
     await run.judge();
   });
 
@@ -142,18 +159,23 @@ describeWith(["etcd"], "the network between a node and etcd", () => {
     const run = new ClusterRun(cluster);
     for (let round = 0; round < 3; round++) {
       const before = (await cluster.fences()).length;
-      const used = await busiest([slow, other], async () => run.load(100, first));
+      const used = await busiest([slow, other], async () => run.load(100));
       used.hold(direction);
       await until("the fence to move", async () => {
         await letPass(50);
         return (await cluster.fences()).length > before;
       });
-      await run.load(50, first);
-      // What was held back arrives now, guarded by a fence that is gone.
+      await run.load(300);
+      // What was held back arrives now, guarded by a fence that is gone; before the word that nobody waits for it any more.
+      used.passFirst(ETCD_TIMEOUT_MS - 100);
+      await letPass(100);
       used.release();
     }
-    await run.load(100, first);
+    await run.load(100);
     expect(new Set((await cluster.fences()).map(({ port }) => port))).toEqual(new Set([first.port]));
+    // Another node finds what etcd has, late writes and all.
+    await first.server.stop();
+    await run.load(100);
     await run.judge();
   });
 
@@ -173,7 +195,7 @@ describeWith(["etcd"], "the network between a node and etcd", () => {
     await first.server.kill();
     const killedMs = nowMs();
     expect(await run.servedByAnother(first, killedMs)).toBeLessThan(2 * ROLE_MS + SLACK_MS);
-    await run.load(100, standby);
+    await run.load(100);
     await run.judge();
   });
 });

@@ -214,6 +214,46 @@ export const BUGS = {
       });
     },
   },
+  "role-without-end": {
+    wrong: "a primary goes on when its time is over, until it hears of another one",
+    files: ["test/cluster-e2e/pause.test.ts", "test/cluster-e2e/partition.test.ts"],
+    async install() {
+      const { RoleKeeper } = await built("cluster/role-keeper.js");
+      const { Coordinator } = await built("coordinator.js");
+      replace(RoleKeeper.prototype, "holds", () => () => true);
+      replace(Coordinator.prototype, "lose", (lose) => {
+        return function onlyWhenTold(reason) {
+          if (!reason.startsWith("its time as primary")) lose.call(this, reason);
+        };
+      });
+    },
+  },
+  "no-fence": {
+    wrong: "rows are written to etcd whoever has the role",
+    files: ["test/cluster-e2e/partition.test.ts"],
+    async install() {
+      const { EtcdClient } = await built("durability/etcd/etcd-client.js");
+      replace(EtcdClient.prototype, "txn", (txn) => {
+        return function unguarded(request) {
+          const isOfRows = request.success.some(({ kind, key }) => kind !== "range" && key.includes("/r/"));
+          return txn.call(this, isOfRows ? { ...request, guards: [] } : request);
+        };
+      });
+    },
+  },
+  "acknowledge-unknown": {
+    wrong: "a node that loses the role acknowledges what was never written",
+    files: ["test/cluster-e2e/partition.test.ts"],
+    async install() {
+      const { ReleaseQueue } = await built("durability/release-queue.js");
+      replace(ReleaseQueue.prototype, "discard", (discard) => {
+        return function hopeful() {
+          this.release(Number.MAX_SAFE_INTEGER);
+          return discard.call(this);
+        };
+      });
+    },
+  },
 };
 
 const name = process.env.LEASEHOLD_TEST_BUG;

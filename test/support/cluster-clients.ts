@@ -26,8 +26,8 @@ const ignoreErrors = (): void => {
 };
 
 /**
- * What both versions of ioredis are given. Without a time-out they would stay with a primary that is silent but not closed. (Not
- * `failoverDetector`: a switch that is told while the client looks for a primary ends it for good, with Redis too.)
+ * What both versions of ioredis are given. Without time-outs they would stay with a primary, or a Sentinel, that is silent but not
+ * closed. Not `failoverDetector`: a switch that is told while the client looks for a primary ends it for good.
  */
 function ioredisOptions(cluster: Cluster): object {
   return {

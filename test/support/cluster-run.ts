@@ -6,7 +6,7 @@
  */
 import { expect } from "vitest";
 import type { Cluster, ClusterNode } from "./cluster.js";
-import { checkEpochs, type Acknowledgement } from "./cluster-epochs.js";
+import { checkEpochs, type Acknowledgement, type Fence } from "./cluster-epochs.js";
 import { checkHistory } from "./history-checker.js";
 import { History } from "./history.js";
 import { letPass, nowMs, until } from "./poll.js";
@@ -16,13 +16,16 @@ import { observeAll, perform, RequestMix, type WorkloadOptions } from "./workloa
 /** A node that says nothing for so long is left. */
 const SILENCE_MS_MAX = 1_500;
 
+/** Every other client looks elsewhere after so many requests, so that nodes that may not answer are asked all the time. */
+const REQUESTS_OF_ROAMERS = 10;
+
 /** Before another node is tried. */
 const RETRY_MS = 20;
 
 /** How long a load, or the return of the service, may take on a crowded machine. */
 const LOAD_MS_MAX = 90_000;
 
-export interface ClusterWorkloadOptions extends WorkloadOptions {
+interface ClusterWorkloadOptions extends WorkloadOptions {
   /** Between two requests of one client. */
   readonly pauseMs: number;
 }
@@ -58,9 +61,10 @@ export class ClusterRun {
     }
   }
 
-  /** Waits for so many further answers, of one node when it is named. */
-  async load(answers: number, by?: ClusterNode): Promise<void> {
-    await this.#untilAnswers(answers, nowMs(), (port) => by === undefined || port === by.port);
+  /** Waits for so many further answers, and returns the node that is primary then. */
+  async load(answers: number): Promise<ClusterNode> {
+    await this.#untilAnswers(answers, nowMs(), () => true);
+    return this.cluster.primary();
   }
 
   /** Waits until another node answers. Returns how long after `sinceMs` that was, in milliseconds. */
@@ -99,27 +103,34 @@ export class ClusterRun {
     await Promise.all(this.#clients);
   }
 
-  /** Ends the load, looks at everything, and judges the whole history. */
-  async judge(): Promise<void> {
+  /**
+   * Ends the load, looks at everything, and judges the whole history. `fencesOf`: where the changes of the fence are known from, when
+   * not from etcd.
+   */
+  async judge(fencesOf: () => Promise<readonly Fence[]> = async () => this.cluster.fences()): Promise<void> {
     await this.end();
     await this.#observeAll();
     const faults = checkHistory(this.history.events);
     expect(faults, faults.length === 0 ? "" : this.cluster.describe()).toEqual([]);
-    const strays = checkEpochs(await this.cluster.fences(), this.acknowledgements);
+    const strays = checkEpochs(await fencesOf(), this.acknowledgements);
     expect(strays, strays.length === 0 ? "" : this.cluster.describe()).toEqual([]);
   }
 
   /** Once over one connection; again when the role moved meanwhile. */
   async #observeAll(): Promise<void> {
-    await until("a look at every lease", async () => {
-      const primary = await this.cluster.primary();
-      const connection = await RespConnection.connect(primary.port).catch(() => null);
-      if (connection === null) return false;
-      await observeAll(this.history, connection);
-      const wasOpen = !connection.isClosed && (await primary.isPrimary());
-      connection.destroy();
-      return wasOpen;
-    });
+    await until(
+      "a look at every lease",
+      async () => {
+        const primary = await this.cluster.primary();
+        const connection = await RespConnection.connect(primary.port).catch(() => null);
+        if (connection === null) return false;
+        await observeAll(this.history, connection);
+        const wasOpen = !connection.isClosed && (await primary.isPrimary());
+        connection.destroy();
+        return wasOpen;
+      },
+      LOAD_MS_MAX,
+    );
   }
 
   // A client ----------------------------------------------------------------------------------------------------------------
@@ -133,7 +144,10 @@ export class ClusterRun {
         await letPass(RETRY_MS);
         continue;
       }
-      for (let sentMs = nowMs(); !this.#isOver && (await this.#ask(mix, connection, port)); sentMs = nowMs()) {
+      const requestsMax = index % 2 === 0 ? Infinity : REQUESTS_OF_ROAMERS;
+      for (let asked = 0; asked < requestsMax && !this.#isOver; asked++) {
+        const sentMs = nowMs();
+        if (!(await this.#ask(mix, connection, port))) break;
         this.#servedMs[index] = sentMs;
         await letPass(this.#pauseMs);
       }

@@ -4,7 +4,8 @@
  */
 import { createServer } from "node:net";
 import { once } from "node:events";
-import type { WatchEvent } from "#src/durability/etcd/protocol.js";
+import { EtcdError } from "#src/durability/etcd/etcd-client.js";
+import type { KeyValue, WatchEvent } from "#src/durability/etcd/protocol.js";
 import { EtcdKeys } from "#src/durability/etcd/rows.js";
 import { etcdClient } from "../durability/etcd/real-etcd.js";
 import type { Fence } from "./cluster-epochs.js";
@@ -13,16 +14,20 @@ import { until, within } from "./poll.js";
 import { RespConnection, textOf } from "./resp-client.js";
 import type { Server, ServerPool } from "./server.js";
 
-/** A role of short duration, so that tests need not wait; the server checks that these times are safe. */
+/** A role of short duration, so that tests need not wait; the server checks that these times are safe. On a crowded machine it may be lost. */
 export const ROLE_MS = 2_500;
 export const ROLE_MARGIN_MS = 450;
 const BEAT_MS = 400;
-const ETCD_TIMEOUT_MS = 500;
+/** A request to etcd is given up after so long. */
+export const ETCD_TIMEOUT_MS = 500;
+
+/** A role that no machine is too crowded to keep: for tests in which it must not move by itself. */
+export const LONG_ROLE = ["--role-ms=60000", "--role-margin-ms=600", "--etcd-timeout-ms=2000"];
 
 /** Within this there is a primary again after any fault that the cluster should survive, on the slowest of machines. */
 const PRIMARY_MS_MAX = 60_000;
 
-export interface NodeOptions {
+interface NodeOptions {
   /** Where the node finds etcd; the members themselves when not given. */
   readonly endpoints?: readonly string[];
   readonly args?: readonly string[];
@@ -82,6 +87,11 @@ export class ClusterNode {
 }
 
 const NUL = Buffer.from([0]);
+
+function fenceOf({ value, modRevision }: KeyValue): Fence {
+  const { epoch, node } = JSON.parse(value.toString("utf8")) as { epoch: number; node: { port: number } };
+  return { epoch, port: node.port, revision: modRevision };
+}
 
 let clusters = 0;
 
@@ -159,6 +169,47 @@ export class Cluster {
     });
   }
 
+  /** Hands the role on until this node has it. */
+  async moveRoleTo(node: ClusterNode): Promise<void> {
+    await until(
+      `${node.label} to be primary`,
+      async () => {
+        const primary = await this.primary();
+        if (primary === node) return true;
+        const operator = await RespConnection.connect(primary.port).catch(() => null);
+        // refused by a node that has just lost the role: whoever has it now is asked
+        await operator?.send("FAILOVER").catch(() => null);
+        operator?.destroy();
+        return false;
+      },
+      PRIMARY_MS_MAX,
+    );
+  }
+
+  /** Does something over a connection to the primary: again, from the start, when that one lost its role or the connection broke. */
+  async onPrimary<T>(ask: (connection: RespConnection, primary: ClusterNode) => Promise<T>): Promise<T> {
+    const done: T[] = [];
+    await until(
+      "the primary to do what it was asked",
+      async () => {
+        const primary = await this.primary();
+        const connection = await RespConnection.connect(primary.port).catch(() => null);
+        if (connection === null) return false;
+        try {
+          done.push(await ask(connection, primary));
+        } catch (error) {
+          if (await primary.isPrimary()) throw error;
+        } finally {
+          connection.destroy();
+        }
+        return done.length > 0;
+      },
+      PRIMARY_MS_MAX,
+    );
+    const [result] = done;
+    return result as T;
+  }
+
   /** A primary other than this node. */
   async otherPrimary(node: ClusterNode): Promise<ClusterNode> {
     return this.primary(this.nodes.filter((other) => other !== node));
@@ -167,10 +218,48 @@ export class Cluster {
   /** Every change of the fence since the cluster began, from etcd's history. */
   async fences(): Promise<Fence[]> {
     const changes = await this.#historyOf(this.#keys.fence, Buffer.concat([this.#keys.fence, NUL]), 1);
-    return changes.map(({ row }) => {
-      const { epoch, node } = JSON.parse(row.value.toString("utf8")) as { epoch: number; node: { port: number } };
-      return { epoch, port: node.port, revision: row.modRevision };
-    });
+    return changes.map(({ row }) => fenceOf(row));
+  }
+
+  /** The same while it happens, for when etcd is made to forget its history. Returns what ends it, with all that there were. */
+  async watchFences(): Promise<() => Promise<readonly Fence[]>> {
+    const client = etcdClient(this.etcd.endpoints);
+    const key = this.#keys.fence;
+    const fences: Fence[] = [];
+    const ended: string[] = [];
+    client.watch(
+      [{ key, end: Buffer.concat([key, NUL]), fromRevision: 1 }],
+      ({ events, cancelReason }) => {
+        if (cancelReason !== "") ended.push(cancelReason);
+        fences.push(...events.map(({ row }) => fenceOf(row)));
+      },
+      (reason) => ended.push(reason),
+    );
+    const untilSeen = async (revision: number): Promise<void> => {
+      await until("the watch of the fence", () => {
+        if (ended.length > 0) throw new Error(`it ended: ${ended.join(", ")}`);
+        return (fences.at(-1)?.revision ?? -1) >= revision;
+      });
+    };
+    await untilSeen(0);
+    return async () => {
+      await untilSeen((await client.range({ key })).rows[0]?.modRevision ?? 0);
+      client.close();
+      return fences;
+    };
+  }
+
+  /** Makes etcd forget everything but what there is now. */
+  async compact(): Promise<void> {
+    const client = etcdClient(this.etcd.endpoints);
+    try {
+      await client.compact((await client.range({ key: this.#keys.fence })).revision);
+    } catch (error) {
+      // nothing was written since the last time
+      if (!(error instanceof EtcdError && error.kind === "compacted")) throw error;
+    } finally {
+      client.close();
+    }
   }
 
   /** The revision that etcd is at. */

@@ -87,6 +87,22 @@ const SOUND: readonly [string, readonly Step[]][] = [
     ],
   ],
   [
+    "a revoke found nothing, and overtook an unknown grant",
+    [
+      { at: 0, request: grant("a", 1000), says: "info" },
+      { at: 5, request: revoke("a"), says: count(0) },
+      { at: 20, request: observe("a"), says: present(1000) },
+    ],
+  ],
+  [
+    "an unknown grant was seen, and expired after its time",
+    [
+      { at: 0, request: grant("a", 100, "k"), says: "info" },
+      { at: 10, request: keepalive("a"), says: renewed(100) },
+      { at: 111, request: observe("a"), says: absent },
+    ],
+  ],
+  [
     "the same lease attaches again and gets the same token",
     [
       { at: 0, request: grant("a", 1000), says: token(1) },
@@ -194,6 +210,15 @@ const BROKEN: readonly [string, Violation["invariant"], readonly Step[]][] = [
     ],
   ],
   [
+    "the revoke of an unknown grant that found it came undone",
+    "I4",
+    [
+      { at: 0, request: grant("a", 1000), says: "info" },
+      { at: 10, request: revoke("a"), says: count(1) },
+      { at: 30, request: observe("a"), says: present(1000) },
+    ],
+  ],
+  [
     "a keep-alive revives an expired lease",
     "I4",
     [
@@ -219,6 +244,25 @@ const BROKEN: readonly [string, Violation["invariant"], readonly Step[]][] = [
       { restartAt: 10 },
       { at: 20, request: observe("a"), says: absent },
       { at: 30, request: observe("a"), says: present(1000) },
+    ],
+  ],
+  [
+    "an unknown grant that was seen, and had ended, appears again",
+    "I4",
+    [
+      { at: 0, request: grant("a", 100), says: "info" },
+      { at: 10, request: observe("a"), says: present(100) },
+      { at: 200, request: observe("a"), says: absent },
+      { at: 210, request: observe("a"), says: present(100) },
+    ],
+  ],
+  [
+    "an unknown grant was kept alive, and ended before that was over",
+    "I5",
+    [
+      { at: 0, request: grant("a", 100), says: "info" },
+      { at: 10, request: keepalive("a"), says: renewed(100) },
+      { at: 90, request: observe("a"), says: absent },
     ],
   ],
   [

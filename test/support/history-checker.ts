@@ -75,6 +75,8 @@ interface LeaseHistory {
   readonly seen: readonly Operation[];
   /** Answers that show it absent, after the grant can no longer take effect. */
   readonly missed: readonly Operation[];
+  /** Acknowledged revokes that ended it, or came after the grant could take effect. */
+  readonly ended: readonly Operation[];
   readonly attaches: readonly OperationOf<"attach">[];
   readonly detaches: readonly OperationOf<"detach">[];
   readonly restartsMs: readonly number[];
@@ -106,14 +108,21 @@ function leaseHistory(id: string, group: readonly Operation[], restartsMs: reado
   const grants = group.filter((operation) => is(operation, "grant"));
   const [grant] = grants;
   if (grant === undefined || grants.length > 1) throw new Error(`lease ${id} is granted ${grants.length} times`);
-  const settledMs = grant.outcome === "info" ? nextAfter(restartsMs, grant.invokeMs) : grant.returnMs;
+  const seen = group.filter(({ response }) => response !== null && showsAlive(response, grant));
+  const settledMs = grant.outcome === "info" ? unknownUntilMs(grant, seen, restartsMs) : grant.returnMs;
   return {
     id,
     grant,
     promises: group.filter(({ response }) => response?.kind === "renewed" || response === grantedBy(grant)),
     revokes: group.filter((operation) => is(operation, "revoke")),
-    seen: group.filter(({ response }) => response !== null && showsAlive(response, grant)),
+    seen,
     missed: group.filter(({ response, invokeMs }) => response?.kind === "absent" && invokeMs >= settledMs),
+    ended: group.filter(
+      (operation) =>
+        is(operation, "revoke") &&
+        operation.outcome === "ok" &&
+        (seen.includes(operation) || operation.invokeMs >= settledMs),
+    ),
     attaches: group.filter((operation) => is(operation, "attach")),
     detaches: group.filter((operation) => is(operation, "detach")),
     restartsMs,
@@ -122,6 +131,11 @@ function leaseHistory(id: string, group: readonly Operation[], restartsMs: reado
 
 const nextAfter = (timesMs: readonly number[], afterMs: number): number =>
   timesMs.find((atMs) => atMs > afterMs) ?? Infinity;
+
+/** From when on a grant without an answer can no longer take effect: its server is gone, or it has been seen to have happened. */
+function unknownUntilMs(grant: Operation, seen: readonly Operation[], restartsMs: readonly number[]): number {
+  return Math.min(nextAfter(restartsMs, grant.invokeMs), ...seen.map(({ returnMs }) => returnMs));
+}
 
 /** The grant's own response when it is a grant. */
 const grantedBy = (grant: Operation): Response | undefined =>
@@ -170,7 +184,7 @@ function checkEnds(lease: LeaseHistory): Violation[] {
 
 /** I4: seen alive after it was known to have ended. */
 function checkNotRevived(lease: LeaseHistory): Violation[] {
-  const ends = [...lease.missed, ...lease.revokes.filter((revoke) => revoke.outcome === "ok")];
+  const ends = [...lease.missed, ...lease.ended];
   const endedMs = Math.min(...ends.map((end) => end.returnMs));
   const revived = lease.seen.find((seen) => seen.invokeMs > endedMs);
   if (revived === undefined) return [];

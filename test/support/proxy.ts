@@ -6,6 +6,7 @@
  */
 import { once } from "node:events";
 import { connect, createServer, type Server, type Socket } from "node:net";
+import { nowMs } from "./poll.js";
 
 /** From clients to the target, and back. */
 export type Direction = "requests" | "answers";
@@ -13,15 +14,16 @@ export type Direction = "requests" | "answers";
 /** One direction of one connection. */
 class Pipe {
   readonly #to: Socket;
-  #held: Buffer[] = [];
+  #held: { readonly atMs: number; readonly chunk: Buffer }[] = [];
   #isHeld: boolean;
+  #heldSinceMs = nowMs();
   #hasEnded = false;
 
   constructor(from: Socket, to: Socket, isHeld: boolean) {
     this.#to = to;
     this.#isHeld = isHeld;
     from.on("data", (chunk: Buffer) => {
-      if (this.#isHeld) this.#held.push(chunk);
+      if (this.#isHeld) this.#held.push({ atMs: nowMs(), chunk });
       else if (!to.destroyed) to.write(chunk);
     });
     from.on("error", () => {
@@ -34,7 +36,14 @@ class Pipe {
   }
 
   hold(): void {
+    if (!this.#isHeld) this.#heldSinceMs = nowMs();
     this.#isHeld = true;
+  }
+
+  passFirst(periodMs: number): void {
+    const first = this.#held.filter(({ atMs }) => atMs <= this.#heldSinceMs + periodMs);
+    this.#held = this.#held.slice(first.length);
+    this.#write(first);
   }
 
   release(): void {
@@ -44,16 +53,18 @@ class Pipe {
 
   #pass(): void {
     if (this.#isHeld) return;
-    const held = Buffer.concat(this.#held);
+    this.#write(this.#held);
     this.#held = [];
-    if (held.length > 0 && !this.#to.destroyed) this.#to.write(held);
     if (this.#hasEnded) this.#to.end();
+  }
+
+  #write(held: readonly { readonly chunk: Buffer }[]): void {
+    const bytes = Buffer.concat(held.map(({ chunk }) => chunk));
+    if (bytes.length > 0 && !this.#to.destroyed) this.#to.write(bytes);
   }
 }
 
 export class TcpProxy {
-  /** Connections accepted so far. */
-  accepted = 0;
   /** Bytes that came from clients so far, held back or not. */
   requestBytes = 0;
   readonly #server: Server;
@@ -63,7 +74,6 @@ export class TcpProxy {
 
   private constructor(targetPort: number) {
     this.#server = createServer((client) => {
-      this.accepted += 1;
       const target = connect(targetPort, "127.0.0.1");
       for (const socket of [client, target]) {
         socket.setNoDelay(true);
@@ -96,6 +106,13 @@ export class TcpProxy {
     for (const direction of directions) {
       this.#isHeld[direction] = true;
       for (const pipe of this.#pipes[direction]) pipe.hold();
+    }
+  }
+
+  /** Delivers what came in the first milliseconds of holding back, and goes on to hold back what came later. */
+  passFirst(periodMs: number): void {
+    for (const direction of ["requests", "answers"] as const) {
+      for (const pipe of this.#pipes[direction]) pipe.passFirst(periodMs);
     }
   }
 
