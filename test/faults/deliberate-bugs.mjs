@@ -2,7 +2,8 @@
  * Bugs put into the real server on purpose, to see that the end-to-end suites notice: `npm run deliberate-bugs`.
  *
  * Loaded into the server process by `--import`, before its main module and in its worker threads too, with the bug's name in
- * LEASEHOLD_TEST_BUG; replaces a method of a built class by one that is wrong in one way. The server has no switch for this.
+ * DELIBERATE_BUG (a server refuses variables of its own that it does not know); replaces a method of a built class by one that is
+ * wrong in one way. The server has no switch for this.
  */
 import { appendFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -256,7 +257,7 @@ export const BUGS = {
   },
 };
 
-const name = process.env.LEASEHOLD_TEST_BUG;
+const name = process.env.DELIBERATE_BUG;
 if (name !== undefined) {
   await BUGS[name].install();
   if (threadId === 0) process.stderr.write(`deliberate bug: ${BUGS[name].wrong}\n`);

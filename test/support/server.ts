@@ -25,7 +25,7 @@ vi.setConfig({ testTimeout: 180_000, hookTimeout: 60_000 });
 /** A bug that `scripts/deliberate-bugs.mjs` puts into every server, to see that the suites notice. */
 const BUG = process.env["LEASEHOLD_TEST_BUG"];
 const BUG_ARGS = BUG === undefined ? [] : ["--import", new URL("../faults/deliberate-bugs.mjs", import.meta.url).href];
-const BUG_ENVIRONMENT = BUG === undefined ? {} : { LEASEHOLD_TEST_BUG: BUG };
+const BUG_ENVIRONMENT = BUG === undefined ? {} : { DELIBERATE_BUG: BUG };
 
 const READY = /leasehold ready on (\S+):(\d+)/;
 
