@@ -502,14 +502,11 @@ export class Coordinator {
     const command = tenure.blocked.take(waitId);
     if (command === null) return;
     const { session, ticket } = command;
-    if (this.#entering?.waitId === waitId) {
-      this.#entering.answer = { reply, revision };
-    } else if (revision <= tenure.committer.durableRevision) {
-      session.deliver(ticket, reply);
-    } else {
-      tenure.releases.park(revision, session, ticket, reply);
-      if (grant !== undefined) tenure.underway.add(grant, session, revision);
-    }
+    const isDurable = revision <= tenure.committer.durableRevision;
+    if (this.#entering?.waitId === waitId) this.#entering.answer = { reply, revision };
+    else if (isDurable) session.deliver(ticket, reply);
+    else tenure.releases.park(revision, session, ticket, reply);
+    if (grant !== undefined && !isDurable) tenure.underway.add(grant, session, revision);
   }
 
   /** A lease was told that it holds a key: should a grant of it be underway to another connection, that one stands. */

@@ -146,10 +146,11 @@ export function handOver(draft: Draft, queue: Queue): boolean {
   if (!draft.isAlive(lease)) return true;
   const own = draft.findHolding(queue.key, lease);
   if (own !== NO_KEY) {
-    // By another way: GRANT, ATTACH, or a second try that met the key free.
+    // By another way: GRANT, ATTACH, or a second try that met the key free. Whoever asked that way has the answer: it is no grant that
+    // could go to the next should these waiters be gone.
     const held = draft.modeOf(own);
-    if (isSameMode(held, mode)) grantTo(draft, waiter, draft.keys.token.get(own));
-    else draft.wakeAll(waiter, wrongMode(queue.key, modeText(held)));
+    const reply = isSameMode(held, mode) ? draft.keys.token.get(own) : wrongMode(queue.key, modeText(held));
+    draft.wakeAll(waiter, reply);
     return true;
   }
   if (fitOf(draft, queue.key, mode) !== "fits") return false;

@@ -58,12 +58,23 @@ describe("several nodes with the real etcd store over a simulated etcd", () => {
   });
 });
 
-/** Seeds that found something, as long as what they switch on is chosen as it was then. */
+/** As long as what they switch on is chosen as it was then; `test/cluster` and `test/loop` have what they found for good. */
 describe("seeds that found something", () => {
-  for (const [seed, what] of [[177, "an answer to a take-over that was sent before the machine slept"]] as const) {
+  const found = [
+    [177, "an answer to a take-over that was sent before the machine slept"],
+    [167, "a lock that was given back for the first try of a command, and held by the second"],
+    [431, "the same, after a pause of the primary"],
+    [949, "the same, and the next in the queue got it"],
+  ] as const;
+  for (const [seed, what] of found) {
     test(`${seed}: ${what}`, () => {
       const result = simulateCluster(seed);
       if (result.failure !== null) expect.fail(reportOfCluster(result));
     });
   }
+
+  test("2257, on etcd: the same", async () => {
+    const result = await simulateOnEtcd(2_257);
+    if (result.failure !== null) expect.fail(reportOfCluster(result));
+  });
 });
