@@ -3,6 +3,7 @@
  * they asked and were told is judged at the end (`history-checker.ts`, `cluster-epochs.ts`).
  *
  * A client asks the node that it is connected to until that one refuses, closes, or is silent for too long; then it tries another.
+ * Beside them each node has a probe, which stays with it.
  */
 import { expect } from "vitest";
 import type { Cluster, ClusterNode } from "./cluster.js";
@@ -10,7 +11,7 @@ import { checkEpochs, type Acknowledgement, type Fence } from "./cluster-epochs.
 import { checkHistory } from "./history-checker.js";
 import { History } from "./history.js";
 import { letPass, nowMs, until } from "./poll.js";
-import { RespConnection } from "./resp-client.js";
+import { RespConnection, RespError } from "./resp-client.js";
 import { observeAll, perform, RequestMix, type WorkloadOptions } from "./workload.js";
 
 /** A node that says nothing for so long is left. */
@@ -18,6 +19,9 @@ const SILENCE_MS_MAX = 1_500;
 
 /** Every other client looks elsewhere after so many requests, so that nodes that may not answer are asked all the time. */
 const REQUESTS_OF_ROAMERS = 10;
+
+/** From one question of a probe to the next. */
+const PROBE_MS = 10;
 
 /** Before another node is tried. */
 const RETRY_MS = 20;
@@ -40,7 +44,10 @@ const CLUSTER_WORKLOAD: ClusterWorkloadOptions = {
 export class ClusterRun {
   readonly cluster: Cluster;
   readonly history = new History();
+  /** All of them, those of probes too. */
   readonly acknowledgements: Acknowledgement[] = [];
+  /** Those of clients. */
+  readonly #served: Acknowledgement[] = [];
   readonly #clients: Promise<void>[];
   readonly #pauseMs: number;
   /** By client: when it sent what was answered last. */
@@ -51,9 +58,11 @@ export class ClusterRun {
     this.cluster = cluster;
     const options = { ...CLUSTER_WORKLOAD, ...change };
     this.#pauseMs = options.pauseMs;
-    this.#clients = Array.from({ length: options.clients }, async (_, index) =>
+    const probes = cluster.nodes.map(async ({ port }) => this.#probe(port));
+    const clients = Array.from({ length: options.clients }, async (_, index) =>
       this.#client(index, new RequestMix(options)),
     );
+    this.#clients = [...clients, ...probes];
     for (const client of this.#clients) {
       client.catch(() => {
         // thrown by `judge`
@@ -79,12 +88,12 @@ export class ClusterRun {
   }
 
   async #untilAnswers(answers: number, sinceMs: number, counts: (port: number) => boolean): Promise<Acknowledgement[]> {
-    let seen = this.acknowledgements.findLastIndex((one) => one.invokeMs < sinceMs) + 1;
+    let seen = this.#served.findLastIndex((one) => one.invokeMs < sinceMs) + 1;
     const found: Acknowledgement[] = [];
     await until(
       `${answers} answers`,
       () => {
-        const fresh = this.acknowledgements.slice(seen);
+        const fresh = this.#served.slice(seen);
         seen += fresh.length;
         found.push(...fresh.filter((one) => one.invokeMs >= sinceMs && counts(one.port)));
         return found.length >= answers;
@@ -156,6 +165,25 @@ export class ClusterRun {
     }
   }
 
+  /** Asks one node all the time, whatever it says: the first answer of a new primary, and the last of an old one, are seen. */
+  async #probe(port: number): Promise<void> {
+    while (!this.#isOver) {
+      await letPass(RETRY_MS);
+      const connection = await RespConnection.connect(port).catch(() => null);
+      if (connection === null) continue;
+      while (!connection.isClosed && !this.#isOver) {
+        const silence = setTimeout(() => connection.destroy(), SILENCE_MS_MAX);
+        const invokeMs = nowMs();
+        // closed without an answer: a new connection is made
+        const reply = await connection.send("GET", "probed").catch(() => new RespError("CLOSED"));
+        clearTimeout(silence);
+        if (!(reply instanceof RespError)) this.acknowledgements.push({ port, invokeMs, returnMs: nowMs() });
+        await letPass(PROBE_MS);
+      }
+      connection.destroy();
+    }
+  }
+
   /** One request. False: this node is of no use. */
   async #ask(mix: RequestMix, connection: RespConnection, port: number): Promise<boolean> {
     const request = mix.next();
@@ -164,7 +192,9 @@ export class ClusterRun {
     const response = await perform(this.history, connection, request);
     clearTimeout(silence);
     if (response === null) return false;
-    this.acknowledgements.push({ port, invokeMs, returnMs: nowMs() });
+    const acknowledgement = { port, invokeMs, returnMs: nowMs() };
+    this.acknowledgements.push(acknowledgement);
+    this.#served.push(acknowledgement);
     if (response.kind === "absent") mix.forget(request);
     return true;
   }
