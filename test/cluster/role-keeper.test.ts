@@ -231,6 +231,18 @@ describe("a hand-over", () => {
     expect(node.takeOvers).toHaveLength(2);
   });
 
+  test("is done when another node has taken the role: when that one hands it on, this one is a candidate like any other", () => {
+    const node = new KeeperUnderTest();
+    node.becomePrimary();
+    node.holder.roleName = "standby";
+    node.keeper.handedOver();
+    node.beatUnderway.answer(null);
+    node.sees(viewOf("other", { epoch: 3, fence: 30, beat: 31 }));
+    node.sees(viewOf("other", { epoch: 3, fence: 30, beat: 32, state: "released" }));
+    node.advance(50);
+    expect(node.takeOvers).toHaveLength(2);
+  });
+
   test("is told after a beat that is under way", () => {
     const node = new KeeperUnderTest();
     node.becomePrimary();
