@@ -160,17 +160,6 @@ export const CLUSTER_MUTATIONS = {
     install: () => replace(SuspendGuard.prototype, "hasSlept", () => () => false),
     adjust: withFaults((roleMs) => ({ suspendMs: roleMs / 2, suspendMsMax: 3 * roleMs })),
   },
-  "sleep-is-noticed-once": {
-    bug: "what was sent before the machine slept counts when its answer is heard after the sleep was noticed",
-    foundBy: ["S1-one-primary"],
-    keeper: [["this.#lookForSleep();\n        if (sleeps !== this.#sleeps)\n            return;", ""]],
-    adjust: withFaults((roleMs) => ({
-      suspendMs: roleMs,
-      suspendMsMax: 3 * roleMs,
-      momentChance: 0.005,
-      crashMs: roleMs,
-    })),
-  },
   "deadlines-are-inherited": {
     bug: "a new primary counts the TTLs of leases from when the old one was last heard of",
     foundBy: ["S3-early-end"],
