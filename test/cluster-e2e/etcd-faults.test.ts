@@ -1,12 +1,15 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { Cluster, ROLE_MARGIN_MS, ROLE_MS } from "../support/cluster.js";
+import { Cluster, ETCD_TIMEOUT_MS, ROLE_MARGIN_MS, ROLE_MS } from "../support/cluster.js";
 import { ClusterRun } from "../support/cluster-run.js";
 import { EtcdCluster, type EtcdMember } from "../support/etcd.js";
 import { letPass, meanwhile, nowMs, until } from "../support/poll.js";
 import { useServers } from "../support/server.js";
+import { Trace } from "../support/strace.js";
 import { describeWith } from "../support/tools.js";
 
 /** etcd itself fails, of three members: its leader dies or stands still, or too few are left. */
+
+const SLOW_SYNC_MS = ETCD_TIMEOUT_MS + 200;
 
 describeWith(["etcd"], "etcd of three members", () => {
   const servers = useServers();
@@ -65,6 +68,22 @@ describeWith(["etcd"], "etcd of three members", () => {
     await until("a primary", () => run.acknowledgements.some(({ invokeMs }) => invokeMs > backMs), 60_000);
     await run.load(200);
     await run.judge();
+  });
+
+  describeWith(["strace", "ptrace"], "with disks that are slow", () => {
+    test("a sync takes longer than a write is waited for", async () => {
+      const cluster = await Cluster.start(servers, etcd, 2);
+      const run = new ClusterRun(cluster);
+      await run.load(200);
+      const slowness = { calls: ["fdatasync"], inject: [`fdatasync:delay_enter=${SLOW_SYNC_MS * 1000}`] };
+      const traces = await Promise.all(etcd.members.map(async ({ pid }) => Trace.attach(pid, slowness)));
+      await letPass(2 * ROLE_MS);
+      const calls = await Promise.all(traces.map(async (trace) => trace.detach()));
+      expect(Math.min(...calls.map(({ length }) => length))).toBeGreaterThan(0);
+      await etcd.untilHealthy();
+      await run.load(200);
+      await run.judge();
+    });
   });
 
   test("its history is compacted away all the time, also while a new primary loads", async () => {

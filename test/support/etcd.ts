@@ -35,6 +35,12 @@ export class EtcdMember {
     return `127.0.0.1:${this.clientPort}`;
   }
 
+  get pid(): number {
+    const pid = this.#process?.pid;
+    if (pid === undefined) throw new Error(`etcd ${this.name} is not running`);
+    return pid;
+  }
+
   /** Starts it, again too: on its data. Does not wait. */
   start(): void {
     const child = spawn("etcd", this.#argv, { stdio: ["ignore", "pipe", "pipe"] });
