@@ -670,13 +670,17 @@ export class Coordinator {
     this.#tenure = tenure;
     const startMs = clock.monotonicMs();
     let damage: StoreError | null = null;
+    let newestToken: Revision = 0;
     store.load(
       (page, next) => {
         if (this.#tenure !== tenure || this.#failed) return;
         fault.point("load:page");
         try {
           decodePage(page, {
-            op: (op) => engine.recover(op),
+            op: (op) => {
+              if ("token" in op) newestToken = Math.max(newestToken, op.token);
+              engine.recover(op);
+            },
             revision: (revision) => engine.recoverRevision(revision),
           });
         } catch (error) {
@@ -690,8 +694,9 @@ export class Coordinator {
       },
       (error) => {
         if (this.#tenure !== tenure || this.#failed || damage !== null) return;
-        if (error === null) this.#rebuild(tenure, startMs, done);
-        else done(error);
+        if (error !== null) done(error);
+        else if (newestToken > engine.state.revision) done(lostMark(newestToken, engine.state.revision));
+        else this.#rebuild(tenure, startMs, done);
       },
     );
   }
@@ -812,6 +817,15 @@ export class Coordinator {
 /** Whether a decision may have brought forward what the tick has to do. */
 function needsTick({ ops, renewals, wakes }: Decision): boolean {
   return ops.length > 0 || wakes.length > 0 || typeof renewals === "object";
+}
+
+/** A row is newer than the newest revision: the store has lost its high-water mark, and tokens would be given twice. */
+function lostMark(token: Revision, revision: Revision): StoreError {
+  return new StoreError(
+    "damaged",
+    `a row has token ${token}, above the newest revision ${revision}: the record of that is lost; ` +
+      "--token-min with a number above every token that was ever given goes on",
+  );
 }
 
 /** Nothing waits within a step, as in Redis. */

@@ -161,7 +161,7 @@ class Node {
     }
     this.#coordinator.start((error) => {
       if (error !== null) this.#foundations.quit(error.message);
-      this.#tellReady();
+      if (!this.#isStopping) this.#tellReady();
     });
   }
 

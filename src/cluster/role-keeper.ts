@@ -38,6 +38,8 @@ const ANNOUNCE_MS = 2_000;
 /** What is done at a time rather than on an event is looked at so often. */
 const TICK_MS_MAX = 250;
 
+const UNREACHABLE_TOLD_EVERY_MS = 10_000;
+
 /** After a take-over failed, the next is tried no sooner; half of it is left to chance. It doubles up to the greatest one. */
 const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 2_000;
@@ -95,6 +97,8 @@ export class RoleKeeper implements RoleTerm, ClusterView {
   #releaseAfterBeat = false;
   #pollInFlight = false;
   #polledAtMs = -Infinity;
+  /** Null while it can be read. */
+  #unreachableToldAtMs: number | null = null;
   #announcing = false;
   #announcedAtMs = -Infinity;
   #takingOver = false;
@@ -355,9 +359,23 @@ export class RoleKeeper implements RoleTerm, ClusterView {
     if (this.#pollInFlight) return;
     this.#pollInFlight = true;
     this.#polledAtMs = nowMs;
-    this.#options.store.poll(() => {
+    this.#options.store.poll((error) => {
       this.#pollInFlight = false;
+      this.#tellOfReach(error);
     });
+  }
+
+  /** The operator hears at once that the shared store cannot be read, then every ten seconds, and when it can again. */
+  #tellOfReach(error: StoreError | null): void {
+    const { clock, log } = this.#options;
+    const nowMs = clock.monotonicMs();
+    if (error === null) {
+      if (this.#unreachableToldAtMs !== null) log.write("info", "the shared store can be read again");
+      this.#unreachableToldAtMs = null;
+    } else if (this.#unreachableToldAtMs === null || nowMs - this.#unreachableToldAtMs >= UNREACHABLE_TOLD_EVERY_MS) {
+      log.write("warn", `the shared store cannot be read: ${error.message}`);
+      this.#unreachableToldAtMs = nowMs;
+    }
   }
 
   #announce(nowMs: number): void {

@@ -365,7 +365,8 @@ function rewrite(draft: Draft, row: KeyRow, ttlMs: number | null, events: readon
 export function expireTime(draft: Draft, { key, unit }: CommandOf<"key-expire-time">): Reply {
   const leftMs = timeLeft(draft, key);
   if (leftMs < 0) return leftMs;
-  const unixMs = draft.unixMs + leftMs;
+  // The longest TTL from now on ends beyond the last millisecond that a number can name.
+  const unixMs = Math.min(draft.unixMs + leftMs, Number.MAX_SAFE_INTEGER);
   return Math.floor(unit === "ms" ? unixMs : unixMs / 1000);
 }
 

@@ -121,7 +121,7 @@ export class Diagnostics implements CommandObserver {
     const unixMs = this.#clock.unixMs();
     const seconds = Math.floor(unixMs / 1000);
     const micros = String(Math.floor((unixMs - seconds * 1000) * 1000)).padStart(6, "0");
-    const words = redacted(spec, argv).map(quoted).join(" ");
+    const words = redacted(spec, argv).map(quotedStart).join(" ");
     return `${seconds}.${micros} [${connection.databaseIndex} ${isInScript ? "lua" : connection.remoteAddress}] ${words}`;
   }
 
@@ -249,6 +249,15 @@ const ESCAPES: Readonly<Record<string, string>> = {
   "\u0007": "\\a",
   "\b": "\\b",
 };
+
+/** Quoting goes character by character: a megabyte of it would hold up everybody. */
+const QUOTED_CHARACTERS_MAX = 4096;
+
+/** As MONITOR quotes an argument; of a long one the beginning. */
+function quotedStart(argument: ByteString): string {
+  if (argument.length <= QUOTED_CHARACTERS_MAX) return quoted(argument);
+  return `${quoted(argument.slice(0, QUOTED_CHARACTERS_MAX))}... (${argument.length - QUOTED_CHARACTERS_MAX} more bytes)`;
+}
 
 /** As MONITOR quotes an argument. */
 function quoted(argument: ByteString): string {

@@ -1,3 +1,4 @@
+import { connect } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { RespConnection } from "../support/resp-client.js";
 import { callText, startNode, type TestNode } from "./commands-harness.js";
@@ -91,5 +92,39 @@ test("MONITOR shows what a script calls as its doing", async () => {
   const lines = (await shown).map((line) => JSON.stringify(line));
   expect(lines[0]).toContain('\\"EVAL\\"');
   expect(lines[1]).toMatch(/\[0 lua\] .*get/);
+  monitor.destroy();
+});
+
+/** The last bytes of a reply of many, which the test's own client would take a minute to read. */
+async function tailOf(request: string, isEnd: (tail: string) => boolean): Promise<string> {
+  const socket = connect(node.port, "127.0.0.1");
+  socket.write(request);
+  let tail = "";
+  for await (const chunk of socket) {
+    tail = (tail + (chunk as Buffer).toString("latin1")).slice(-1000);
+    if (isEnd(tail)) break;
+  }
+  socket.destroy();
+  return tail;
+}
+
+test("replies that are too long together are left out, and no error stands for what was done", async () => {
+  await one.call("SET", "big", "x".repeat(1_048_576));
+  const commands = ["MULTI", "INCR counted", ...Array.from({ length: 130 }, () => "GET big"), "INCR counted", "EXEC"];
+  const tail = await tailOf(`${commands.join("\r\n")}\r\n`, (text) => text.endsWith(":2\r\n"));
+  expect(tail).toMatch(/-ERR the command ran; its reply is left out, [^\r]*\r\n:2\r\n$/);
+});
+
+test("the end of the longest TTL is told, as far as a number goes", async () => {
+  await one.call("SET", "long", "1", "PX", String(Number.MAX_SAFE_INTEGER));
+  expect(await one.call("PEXPIRETIME", "long")).toBe(Number.MAX_SAFE_INTEGER);
+});
+
+test("MONITOR shows the beginning of a long argument", async () => {
+  const monitor = await node.connect();
+  await monitor.call("MONITOR");
+  const shown = monitor.nextReply();
+  await one.call("SET", "long", "y".repeat(5000));
+  expect(JSON.stringify(await shown)).toContain("... (904 more bytes)");
   monitor.destroy();
 });

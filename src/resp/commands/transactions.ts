@@ -6,7 +6,7 @@ import { key, several, type CommandRow } from "../command-definition.js";
 import type { ClientConnection, ClientTransaction, CommandSpec, RunResult, Step, WatchedKey } from "../command.js";
 import type { ServerContext } from "../server-context.js";
 import { runInStep, runStep } from "../step.js";
-import { TRANSACTION_BYTES_MAX, TRANSACTION_COMMANDS_MAX } from "../wire-limits.js";
+import { REPLY_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_COMMANDS_MAX } from "../wire-limits.js";
 import { keysFrom } from "./arguments.js";
 
 /**
@@ -162,8 +162,37 @@ function execute(
   const hasChanged = (watched: WatchedKey): boolean =>
     context.backend.revisionOf(watched.databaseIndex, watched.key) !== watched.revision;
   if (watchedKeys.some(hasChanged)) return NULL_ARRAY;
-  return commands.map(({ spec, argv }) => runInStep(spec, argv, connection, step));
+  let bytes = 0;
+  return commands.map(({ spec, argv }) => {
+    const reply = runInStep(spec, argv, connection, step);
+    const replyBytes = bytesOf(reply);
+    if (bytes + replyBytes > REPLIES_BYTES_MAX) return LEFT_OUT;
+    bytes += replyBytes;
+    return reply;
+  });
 }
+
+/**
+ * What the replies of one transaction may come to. Beyond it they are left out one by one, so that EXEC never answers with one error for what has
+ * been done: an error means that nothing has changed.
+ */
+const REPLIES_BYTES_MAX = REPLY_BYTES_MAX / 2;
+
+const LEFT_OUT = withCode(
+  "ERR",
+  `the command ran; its reply is left out, those of the transaction are longer than ${REPLIES_BYTES_MAX} bytes`,
+);
+
+/** About as many bytes as the reply has on the wire. */
+function bytesOf(reply: Reply): number {
+  if (typeof reply === "string") return reply.length;
+  if (!Array.isArray(reply)) return 0;
+  let bytes = 0;
+  for (const item of reply) bytes += bytesOf(item as Reply) + REPLY_HEAD_BYTES;
+  return bytes;
+}
+
+const REPLY_HEAD_BYTES = 16;
 
 function watchRows(context: ServerContext): CommandRow[] {
   return [
