@@ -1,3 +1,5 @@
+import { Redlock as SesameRedlock } from "@sesamecare-oss/redlock";
+import Redlock4 from "redlock4";
 import Redlock5 from "redlock5";
 import { Mutex } from "redis-semaphore";
 import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
@@ -245,10 +247,28 @@ describeWith(["etcd", "python3-redis"], "clients in Sentinel mode", () => {
       await until("the end", () => state.isOver, 150_000);
     });
     const refused = inRedlock.catch((error: unknown) => state.lost.push(`redlock: ${String(error)}`));
-    const values = async (): Promise<unknown> => client.mget("mutex:semaphore", "redlock");
-    await until("both locks to be there", async () => !JSON.stringify(await values()).includes("null"));
+    const sesame = new SesameRedlock([client as never], { automaticExtensionThreshold: TTL_MS - 200 });
+    const inSesame = sesame
+      .using(["sesame"], TTL_MS, {}, async () => {
+        await until("the end", () => state.isOver, 150_000);
+      })
+      .catch((error: unknown) => state.lost.push(`@sesamecare-oss/redlock: ${String(error)}`));
+    // This one does not extend by itself; what a failover cuts off is tried again, as its users do.
+    const lock4 = await new Redlock4([client], { retryCount: 0 }).lock("redlock4", TTL_MS);
+    const extended = { count: 0 };
+    const inRedlock4 = (async () => {
+      while (!state.isOver) {
+        await letPass(200);
+        await lock4.extend(TTL_MS).then(
+          () => (extended.count += 1),
+          () => null,
+        );
+      }
+    })();
+    const values = async (): Promise<unknown> => client.mget(...LIBRARY_KEYS);
+    await until("all locks to be there", async () => !JSON.stringify(await values()).includes("null"));
     const before = await values();
-    const rival = new Rival(cluster, () => ["mutex:semaphore", "redlock"]);
+    const rival = new Rival(cluster, () => LIBRARY_KEYS);
     const rivalry = rival.run();
     for (const [, fault] of FAULTS) {
       const primary = await cluster.primary();
@@ -257,6 +277,8 @@ describeWith(["etcd", "python3-redis"], "clients in Sentinel mode", () => {
       expect(await within("an answer", values(), ROLE_MS + SLACK_MS)).toEqual(before);
       const refusedBefore = rival.refusals;
       await until("the rival to be refused", () => rival.refusals > refusedBefore);
+      const extendedBefore = extended.count;
+      await until("the lock of redlock 4 to be extended", () => extended.count > extendedBefore);
       await undo();
     }
     rival.stop();
@@ -264,12 +286,16 @@ describeWith(["etcd", "python3-redis"], "clients in Sentinel mode", () => {
     expect(rival.tokens).toEqual([]);
     expect(state.lost).toEqual([]);
     state.isOver = true;
-    await refused;
+    await Promise.all([refused, inSesame, inRedlock4]);
     await mutex.release();
+    await lock4.unlock();
     expect(state.lost).toEqual([]);
-    expect(await values()).toEqual([null, null]);
+    expect(await values()).toEqual(LIBRARY_KEYS.map(() => null));
   });
 });
+
+/** Of redis-semaphore, redlock 5, its fork, redlock 4. */
+const LIBRARY_KEYS = ["mutex:semaphore", "redlock", "sesame", "redlock4"];
 
 async function allLeases(connection: RespConnection): Promise<string[]> {
   const ids: string[] = [];
