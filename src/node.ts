@@ -1,5 +1,6 @@
 import { uptime } from "node:os";
 import { resolve } from "node:path";
+import { backendOf } from "./backend-of.js";
 import { RoleKeeper } from "./cluster/role-keeper.js";
 import type { ClusterConfig } from "./config-cluster.js";
 import type { Config } from "./config.js";
@@ -11,7 +12,6 @@ import { withCode } from "./engine/errors.js";
 import type { ErrorReply } from "./engine/reply.js";
 import type { ScriptEngine } from "./lua/script-engine.js";
 import type { Fault, Log, NodeAddress } from "./ports.js";
-import type { Backend } from "./resp/backend.js";
 import { buildCommandTable } from "./resp/command-table.js";
 import { newRunId, nodeProcessFigures } from "./resp/process-figures.js";
 import { createSentinel } from "./resp/sentinel/sentinel.js";
@@ -283,18 +283,3 @@ function fullness({ usedBytes, quotaBytes }: SharedStoreReport): ErrorReply | nu
 
 const nameOf = ({ host, port }: { readonly host: string; readonly port: number }): string =>
   `${host.includes(":") ? `[${host}]` : host}:${port}`;
-
-function backendOf(coordinator: Coordinator, shutdown: () => void): Backend {
-  return {
-    submit: (command, session, ticket) => coordinator.submit(command, session, ticket),
-    atomically: (session, ticket, work) => coordinator.atomically(session, ticket, work),
-    revisionOf: (databaseIndex, key) => coordinator.revisionOf(databaseIndex, key),
-    unblock: (session, reply) => coordinator.unblock(session, reply),
-    onRoom: (callback) => coordinator.onRoom(callback),
-    forget: (session) => coordinator.forget(session),
-    report: () => coordinator.report(),
-    stepDown: (except, done) => coordinator.stepDown(except, done),
-    takeRole: (done) => coordinator.takeRole(done),
-    shutdown,
-  };
-}

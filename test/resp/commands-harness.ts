@@ -1,8 +1,8 @@
+import { backendOf } from "#src/backend-of.js";
 import { Coordinator } from "#src/coordinator.js";
 import { MemoryStore } from "#src/durability/memory-store.js";
 import { DEFAULT_ENGINE_LIMITS } from "#src/engine/limits.js";
 import type { Log, LogLevel } from "#src/ports.js";
-import type { Backend } from "#src/resp/backend.js";
 import { buildCommandTable, type CommandTable } from "#src/resp/command-table.js";
 import { newRunId, nodeProcessFigures } from "#src/resp/process-figures.js";
 import { createScriptEngine, createServerContext, type ServerContext } from "#src/resp/server-context.js";
@@ -35,7 +35,7 @@ export interface TestNode {
   stop(): Promise<void>;
 }
 
-const START: StartSettings = {
+export const START_SETTINGS: StartSettings = {
   bind: ["127.0.0.1"],
   port: 0,
   directory: "/data",
@@ -54,7 +54,7 @@ export async function startNode(start: Partial<StartSettings> = {}): Promise<Tes
   const scheduler = new SystemScheduler();
   const ids = new SystemIds();
   const log = new KeptLog();
-  const settings = new RuntimeSettings({ ...START, ...start });
+  const settings = new RuntimeSettings({ ...START_SETTINGS, ...start });
   const coordinator: Coordinator = new Coordinator({
     store: new MemoryStore({ scheduler, ids }),
     engineLimits: DEFAULT_ENGINE_LIMITS,
@@ -75,20 +75,9 @@ export async function startNode(start: Partial<StartSettings> = {}): Promise<Tes
       throw error;
     },
   });
-  const backend: Backend = {
-    submit: (command, session, ticket) => coordinator.submit(command, session, ticket),
-    atomically: (session, ticket, work) => coordinator.atomically(session, ticket, work),
-    revisionOf: (databaseIndex, key) => coordinator.revisionOf(databaseIndex, key),
-    unblock: (session, reply) => coordinator.unblock(session, reply),
-    onRoom: (callback) => coordinator.onRoom(callback),
-    forget: (session) => coordinator.forget(session),
-    report: () => coordinator.report(),
-    stepDown: (except, done) => coordinator.stepDown(except, done),
-    takeRole: (done) => coordinator.takeRole(done),
-    shutdown: () => {
-      node.shutdowns += 1;
-    },
-  };
+  const backend = backendOf(coordinator, () => {
+    node.shutdowns += 1;
+  });
   const context: ServerContext = createServerContext({
     backend,
     settings,

@@ -1,10 +1,10 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
-import { createServer, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { until } from "../support/poll.js";
+import { freePort } from "../support/ports.js";
 import { RespConnection, show, type RespValue } from "../support/resp-client.js";
 import { startNode, type TestNode } from "./commands-harness.js";
 
@@ -33,14 +33,6 @@ export const differs = (line: string, instead: string): Exchange => ({ line, ins
 export interface BothServers {
   connect(protocol?: 2 | 3): Promise<{ readonly theirs: RespConnection; readonly ours: RespConnection }>;
 }
-
-const freePort = (): Promise<number> =>
-  new Promise((resolve) => {
-    const probe = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = probe.address() as AddressInfo;
-      probe.close(() => resolve(port));
-    });
-  });
 
 /** A redis-server and a node of our own for the tests of the suite around. */
 export function useBothServers(): BothServers {

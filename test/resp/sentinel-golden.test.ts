@@ -7,14 +7,8 @@ import { until } from "../support/poll.js";
 import { fields, RespConnection, RespError, show, textOf, type RespValue } from "../support/resp-client.js";
 import { describeWith } from "../support/tools.js";
 import { argvOf } from "./golden-harness.js";
-import {
-  address,
-  freePorts,
-  HeldView,
-  ROLE_DURATION_MS,
-  startSentinel,
-  type TestSentinel,
-} from "./sentinel-harness.js";
+import { address, HeldView, ROLE_DURATION_MS, startSentinel, type TestSentinel } from "./sentinel-harness.js";
+import { freePorts } from "../support/ports.js";
 
 /**
  * The same topology twice: Debian's redis-server with a replica and two Sentinels, and two Sentinel ports of this server that see

@@ -1,4 +1,3 @@
-import { createServer, type AddressInfo } from "node:net";
 import type { Clock, ClusterView, NodeAddress } from "#src/ports.js";
 import { Diagnostics } from "#src/resp/diagnostics.js";
 import { newRunId, nodeProcessFigures } from "#src/resp/process-figures.js";
@@ -7,7 +6,7 @@ import { createSentinel } from "#src/resp/sentinel/sentinel.js";
 import type { RespServer } from "#src/resp/server.js";
 import { SystemClock, SystemScheduler } from "#src/system.js";
 import { RespConnection } from "../support/resp-client.js";
-import { KeptLog } from "./commands-harness.js";
+import { KeptLog, START_SETTINGS } from "./commands-harness.js";
 
 /** Sentinel ports over real sockets, driven by a view of a cluster that the test holds in its hand. */
 
@@ -89,29 +88,6 @@ export function address(port: number, sentinelPort: number, host = "127.0.0.1", 
   return { id, host, port, sentinelPort };
 }
 
-/** Ports that were free a moment ago, all different. */
-export async function freePorts(count: number): Promise<number[]> {
-  const probes = Array.from({ length: count }, () => createServer());
-  await Promise.all(
-    probes.map(
-      (probe) =>
-        new Promise<void>((resolve) => {
-          probe.listen(0, "127.0.0.1", resolve);
-        }),
-    ),
-  );
-  const ports = probes.map((probe) => (probe.address() as AddressInfo).port);
-  await Promise.all(
-    probes.map(
-      (probe) =>
-        new Promise<void>((resolve) => {
-          probe.close(() => resolve());
-        }),
-    ),
-  );
-  return ports;
-}
-
 export class HeldClock implements Clock {
   nowMs = 1_000_000;
   monotonicMs(): number {
@@ -121,20 +97,6 @@ export class HeldClock implements Clock {
     return 1_700_000_000_000 + this.nowMs;
   }
 }
-
-const START: StartSettings = {
-  bind: ["127.0.0.1"],
-  port: 0,
-  directory: "/data",
-  requirePass: "",
-  protectedMode: true,
-  connectionsMax: 10_000,
-  idleTimeoutSeconds: 0,
-  tcpKeepAliveSeconds: 300,
-  notifyKeyspaceEvents: "",
-  debugCommands: false,
-  frameBytesMax: 16 * 1024 * 1024,
-};
 
 export interface TestSentinel {
   readonly server: RespServer;
@@ -151,7 +113,7 @@ export interface SentinelOptions {
 
 /** Listens on the view's own Sentinel port; 0: one that the kernel picks. */
 export async function startSentinel(view: ClusterView, options: SentinelOptions = {}): Promise<TestSentinel> {
-  const settings = new RuntimeSettings({ ...START, ...options.start });
+  const settings = new RuntimeSettings({ ...START_SETTINGS, ...options.start });
   const clock = options.clock ?? new SystemClock();
   const diagnostics = new Diagnostics(settings, clock);
   const identity = { version: "0.1.0", redisVersion: "7.2.4", runId: view.self.id, startedAtMs: clock.monotonicMs() };

@@ -1,10 +1,10 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
-import { createServer, type AddressInfo } from "node:net";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
+import { freePort } from "../support/ports.js";
 import { describeWith } from "../support/tools.js";
 import { RawClient, request, startHarness, type Harness } from "./wire-harness.js";
 
@@ -12,16 +12,6 @@ import { RawClient, request, startHarness, type Harness } from "./wire-harness.j
  * The same bytes to a real redis-server and to ours: the same answers, and the connection closed or not alike. What follows a
  * request is a PING, so that the answers show where each server takes the request to end.
  */
-
-async function freePort(): Promise<number> {
-  const probe = createServer();
-  probe.listen(0, "127.0.0.1");
-  await once(probe, "listening");
-  const { port } = probe.address() as AddressInfo;
-  probe.close();
-  await once(probe, "close");
-  return port;
-}
 
 interface Answer {
   readonly received: string;

@@ -9,6 +9,7 @@ import { Waiter, Waiters } from "#src/engine/waiters.js";
 import { NO_LEASE } from "#src/engine/lease-table.js";
 import type { Op, Revision } from "#src/engine/op.js";
 import { ErrorReply, type Reply } from "#src/engine/reply.js";
+import { replace } from "./replace.js";
 import { SimHost } from "./sim-host.js";
 import { SimSession } from "./sim-session.js";
 import type { Session } from "#src/ports.js";
@@ -34,19 +35,6 @@ export interface Mutation {
   readonly diskBugs?: Partial<DiskBugs>;
   readonly sessionsKeepOldReadings?: boolean;
   readonly adjust?: (swarm: Swarm) => Swarm;
-}
-
-/** Replaces a method for the time of a run. */
-function replace<Owner extends object, Name extends keyof Owner>(
-  owner: Owner,
-  name: Name,
-  make: (original: Owner[Name]) => Owner[Name],
-): () => void {
-  const original = owner[name];
-  owner[name] = make(original);
-  return () => {
-    owner[name] = original;
-  };
 }
 
 /** Changes decisions of the real engine before they are carried out. */

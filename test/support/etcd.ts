@@ -5,10 +5,10 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { until } from "./poll.js";
+import { freePorts } from "./ports.js";
 
 export interface EtcdOptions {
   readonly members?: number;
@@ -163,24 +163,6 @@ async function ask(url: string, body?: string): Promise<unknown> {
   } catch {
     return null; // not listening yet, or not any more
   }
-}
-
-/** Ports of loopback that were free a moment ago. */
-export async function freePorts(count: number): Promise<number[]> {
-  const servers = Array.from({ length: count }, () => createServer());
-  const ports: number[] = [];
-  for (const server of servers) {
-    server.listen(0, "127.0.0.1");
-    await once(server, "listening");
-    const address = server.address();
-    if (address === null || typeof address === "string") throw new Error("a server without a port");
-    ports.push(address.port);
-  }
-  for (const server of servers) {
-    server.close();
-    await once(server, "close");
-  }
-  return ports;
 }
 
 const children = new Set<ChildProcess>();

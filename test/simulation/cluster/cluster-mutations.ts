@@ -6,6 +6,7 @@ import type { Session } from "#src/ports.js";
 import { simulateCluster, type ClusterSimulationOptions, type ClusterSimulationResult } from "./cluster-simulation.js";
 import type { ClusterFaults, ClusterSwarm } from "./cluster-swarm.js";
 import { mutantUrl, type Edit } from "./mutant-module.js";
+import { replace } from "../replace.js";
 import type { ClusterRule } from "./rules.js";
 import type { StoreBugs } from "./sim-shared-store.js";
 
@@ -32,18 +33,6 @@ export interface ClusterMutation {
 }
 
 type KeeperClass = new (options: RoleKeeperOptions) => RoleKeeper;
-
-function replace<Owner extends object, Name extends keyof Owner>(
-  owner: Owner,
-  name: Name,
-  make: (original: Owner[Name]) => Owner[Name],
-): () => void {
-  const original = owner[name];
-  owner[name] = make(original);
-  return () => {
-    owner[name] = original;
-  };
-}
 
 /** More of the faults that show it, in terms of the role's duration. */
 const withFaults =
